@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Flower NumPyClients: trainers and evaluate-only validators."""

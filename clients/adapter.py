@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Between Flower's messages and its NumPyClients, with array names kept and without needless copies."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.client import NumPyClient
+
+from clients.contract import Arrays, Scalars
+from fedface_flwr.errors import ProtocolError
+
+ARRAYS, CONFIG, METRICS, PROPERTIES = "arrays", "config", "metrics", "properties"
+REPLY_ARRAYS = ("model", "counters")
+
+
+def to_records(arrays: Mapping[str, Array], scalars: Scalars) -> RecordDict:
+    """Return the content of a message to a party."""
+    return RecordDict({ARRAYS: ArrayRecord(dict(arrays)), CONFIG: ConfigRecord(cast(Any, scalars))})
+
+
+class Serialiser:
+    """Turns arrays into Flower's, the same array object only once, so that messages share what they have in common."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[npt.NDArray[Any], Array]] = {}
+
+    def __call__(self, arrays: Arrays) -> dict[str, Array]:
+        """Return the arrays by name, serialised."""
+        return {name: self._serialise(array) for name, array in arrays.items()}
+
+    def _serialise(self, array: npt.NDArray[Any]) -> Array:
+        # The array itself is kept as well: its id is only its own while it lives.
+        if id(array) not in self._known:
+            self._known[id(array)] = (array, Array(np.ascontiguousarray(array)))
+        return self._known[id(array)][1]
+
+
+def view(array: Array) -> npt.NDArray[Any]:
+    """Return a received array as a read-only view of the message's own bytes, which ``Array.numpy`` would copy.
+
+    Raises
+    ------
+    ProtocolError
+        If the bytes are no plain ``.npy`` content.
+    """
+    if array.stype != "numpy.ndarray":
+        raise ProtocolError(f"message: an array is serialised as {array.stype!r}, not as numpy.ndarray")
+    stream = io.BytesIO(array.data[:4096])
+    try:
+        version = np.lib.format.read_magic(stream)
+        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = read_header(stream)
+        if dtype.hasobject or (fortran and len(shape) > 1):
+            raise ValueError(f"{dtype} in {'column' if fortran else 'row'} order")
+        return np.frombuffer(array.data, dtype, count=int(np.prod(shape)), offset=stream.tell()).reshape(shape)
+    except ValueError as error:
+        raise ProtocolError(f"message: an array cannot be read ({error})") from error
+
+
+def num_bytes(records: RecordDict) -> int:
+    """Return how many bytes of arrays a message carries."""
+    return sum(len(a.data) for record in records.array_records.values() for a in record.values())
+
+
+def read_reply(records: RecordDict) -> tuple[Arrays, dict[str, Any]]:
+    """Return a reply's arrays, as views, and its scalars.
+
+    Raises
+    ------
+    ProtocolError
+        If the reply holds any other record.
+    """
+    extra = sorted(set(records) - {ARRAYS, METRICS})
+    if extra or METRICS not in records:
+        raise ProtocolError(f"reply: unexpected records {extra}" if extra else "reply: no metrics")
+    arrays = records.array_records.get(ARRAYS, ArrayRecord())
+    return {name: view(array) for name, array in arrays.items()}, dict(records.metric_records[METRICS])
+
+
+def call_fit(client: NumPyClient, message: Message) -> Message:
+    """Answer a train message by the client's ``fit``."""
+    parameters, config = _received(message)
+    model, images, metrics = client.fit(parameters, config)
+    arrays = {name: Array(np.ascontiguousarray(a)) for name, a in zip(REPLY_ARRAYS, model, strict=True)}
+    scalars = MetricRecord(cast(Any, {"images": images, **metrics}))
+    return Message(RecordDict({ARRAYS: ArrayRecord(arrays), METRICS: scalars}), reply_to=message)
+
+
+def call_evaluate(client: NumPyClient, message: Message) -> Message:
+    """Answer an evaluate message by the client's ``evaluate``; the reply carries its metrics alone."""
+    parameters, config = _received(message)
+    _, _, metrics = client.evaluate(parameters, config)
+    return Message(RecordDict({METRICS: MetricRecord(cast(Any, metrics))}), reply_to=message)
+
+
+def call_prepare(samples: int, message: Message) -> Message:
+    """Answer a prepare message by the number of images or pairs that the party owns."""
+    return Message(RecordDict({METRICS: MetricRecord({"samples": samples})}), reply_to=message)
+
+
+def properties_reply(message: Message, parties: Sequence[str]) -> Message:
+    """Answer the query for a node's properties."""
+    return Message(RecordDict({PROPERTIES: ConfigRecord({"parties": list(parties)})}), reply_to=message)
+
+
+def read_properties(records: RecordDict) -> list[str]:
+    """Return the names of the parties that a node acts for."""
+    return list(cast("list[str]", records.config_records[PROPERTIES]["parties"]))
+
+
+def scalars_of(message: Message) -> dict[str, Any]:
+    """Return the scalars of a message to a party."""
+    return dict(message.content.config_records[CONFIG])
+
+
+def _received(message: Message) -> tuple[list[npt.NDArray[Any]], dict[str, Any]]:
+    arrays = message.content.array_records[ARRAYS]
+    return [view(array) for array in arrays.values()], scalars_of(message)

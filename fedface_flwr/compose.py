@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From ``conf/`` or a run's own string to the validated configuration."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, cast
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from fedface_flwr.config import Config, from_container, from_json
+from fedface_flwr.errors import ConfigError
+
+CONF = Path(__file__).resolve().parents[1] / "conf"
+
+
+def validate(composed: DictConfig, changes: Mapping[str, Any]) -> Config:
+    """Validate what Hydra composed, after setting ``changes`` (dotted keys), as :func:`from_container` does.
+
+    Raises
+    ------
+    ConfigError
+        Also for a key that has no value yet, such as ``data.root``.
+    """
+    composed = composed.copy()
+    try:
+        for key, value in changes.items():
+            OmegaConf.update(composed, key, value)
+        container = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(str(error).splitlines()[0]) from error
+    return from_container(cast("dict[str, Any]", container))
+
+
+def compose_config(overrides: Sequence[str], changes: Mapping[str, Any]) -> Config:
+    """Compose ``conf/`` with Hydra overrides and validate it; errors as :func:`validate`."""
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(CONF), version_base=None):
+            composed = compose("config", overrides=list(overrides))
+    except HydraException as error:
+        raise ConfigError(str(error)) from error
+    return validate(composed, changes)
+
+
+@lru_cache(maxsize=8)
+def config_of_run(config: str, overrides: str, run_id: int) -> Config:
+    """Return a Flower run's configuration, the same on the server and on every silo.
+
+    Parameters
+    ----------
+    config : str
+        Run-config key ``config``: the whole configuration as JSON, which ``fedface`` fills in. If empty, as with a bare
+        ``flwr run``, ``conf/`` is composed here.
+    overrides : str
+        Run-config key ``overrides``: Hydra overrides in that case, separated by blanks.
+    run_id : int
+        Flower's, from which the folder's default name comes.
+    """
+    if config:
+        return from_json(config)
+    chosen = shlex.split(overrides)
+    own_folder = any(o.startswith("run.dir=") for o in chosen)
+    return compose_config(chosen, {} if own_folder else {"run.dir": f"runs/flwr-{run_id}"})

@@ -1,0 +1,390 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The run's configuration: validated once, at the door, into frozen dataclasses.
+
+Hydra composes ``conf/``; :func:`from_container` turns the result into :class:`Config`. Nothing behind the door sees a
+raw configuration, and everything behind it may rely on what is checked here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from fedface_flwr.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def _require(ok: bool, key: str, value: object, rule: str) -> None:
+    if not ok:
+        raise ConfigError(f"{key}={value!r}: {rule}")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The backbone: IR-18, IR-34 or IR-50."""
+
+    depth: Literal[18, 34, 50]
+    width: int
+    input_size: int
+    embedding: int
+    dropout: float
+
+    def __post_init__(self) -> None:
+        _require(self.width >= 1, "model.width", self.width, "the first stage needs at least one channel")
+        _require(self.input_size >= 16, "model.input_size", self.input_size, "must be at least 16")
+        _require(self.embedding >= 1, "model.embedding", self.embedding, "must be at least 1")
+        _require(0 <= self.dropout < 1, "model.dropout", self.dropout, "must be in [0, 1)")
+
+
+@dataclass(frozen=True)
+class HeadConfig:
+    """The private margin classifier of a silo."""
+
+    kind: Literal["arcface", "cosface"]
+    scale: float
+    margin: float
+
+    def __post_init__(self) -> None:
+        _require(self.scale > 0, "head.scale", self.scale, "must be positive")
+        _require(0 <= self.margin < math.pi, "head.margin", self.margin, "must be in [0, pi)")
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """Rate, its drops, and what SGD adds to the gradient.
+
+    ``milestones`` are fractions of the run at whose round the rate is multiplied by ``factor``.
+    """
+
+    rate: float
+    milestones: tuple[float, ...]
+    factor: float
+    momentum: float
+    weight_decay: float
+
+    def __post_init__(self) -> None:
+        _require(self.rate > 0, "optimizer.rate", self.rate, "must be positive")
+        rising = all(0 < a < b for a, b in zip((1e-12, *self.milestones), (*self.milestones, 1.0), strict=True))
+        _require(rising, "optimizer.milestones", self.milestones, "must rise strictly within (0, 1)")
+        _require(0 < self.factor <= 1, "optimizer.factor", self.factor, "must be in (0, 1]")
+        _require(0 <= self.momentum < 1, "optimizer.momentum", self.momentum, "must be in [0, 1)")
+        _require(self.weight_decay >= 0, "optimizer.weight_decay", self.weight_decay, "must not be negative")
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """Length of the run and of a round, batch, and precision of the backbone (the head is always float32)."""
+
+    rounds: int
+    steps_per_round: int
+    batch_size: int
+    flip: float
+    precision: Literal["float32", "bfloat16", "float16"]
+    loss_smoothing: float
+
+    def __post_init__(self) -> None:
+        _require(self.rounds >= 1, "training.rounds", self.rounds, "must be at least 1")
+        _require(self.steps_per_round >= 1, "training.steps_per_round", self.steps_per_round, "must be at least 1")
+        _require(self.batch_size >= 2, "training.batch_size", self.batch_size, "BatchNorm needs at least 2 images")
+        _require(0 <= self.flip <= 1, "training.flip", self.flip, "is a probability")
+        _require(0 <= self.loss_smoothing < 1, "training.loss_smoothing", self.loss_smoothing, "must be in [0, 1)")
+
+
+@dataclass(frozen=True)
+class SyntheticConfig:
+    """Size of the synthetic sets."""
+
+    identities: int
+    images_per_identity: int
+    pairs: int
+    pair_identities: int
+
+    def __post_init__(self) -> None:
+        _require(self.identities >= 2, "data.synthetic.identities", self.identities, "must be at least 2")
+        _require(
+            self.images_per_identity >= 1,
+            "data.synthetic.images_per_identity",
+            self.images_per_identity,
+            "must be at least 1",
+        )
+        _require(
+            self.pairs >= 20 and self.pairs % 20 == 0,
+            "data.synthetic.pairs",
+            self.pairs,
+            "must be a multiple of 20: ten folds, half of each positive",
+        )
+        _require(
+            self.pair_identities >= 20,
+            "data.synthetic.pair_identities",
+            self.pair_identities,
+            "must be at least 20: ten folds of at least two identities",
+        )
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Who owns what: silos' training sets, validators' packs, and the packs that only the end sees."""
+
+    kind: Literal["files", "synthetic"]
+    root: str
+    silos: tuple[str, ...]
+    validators: tuple[str, ...]
+    tests: tuple[str, ...]
+    fold_half: Literal["first", "second", "both"]
+    cache: str
+    synthetic: SyntheticConfig
+
+    def __post_init__(self) -> None:
+        _require(len(self.silos) >= 1, "data.silos", list(self.silos), "at least one silo must train")
+        for key, names in (("silos", self.silos), ("validators", self.validators), ("tests", self.tests)):
+            _require(len({_stem(n) for n in names}) == len(names), f"data.{key}", list(names), "names must differ")
+            _require(all(_stem(n) for n in names), f"data.{key}", list(names), "names must not be empty")
+
+    @property
+    def trainers(self) -> tuple[str, ...]:
+        """Names of the training parties, in the order of ``silos``."""
+        return tuple(_stem(name) for name in self.silos)
+
+    @property
+    def packs(self) -> dict[str, str]:
+        """The pack that each evaluating party owns, by the party's name.
+
+        A validator owns both halves of its pack; a pack that only the end sees belongs to a party of its own.
+        """
+        return {_stem(name): name for name in (*self.validators, *self.tests)}
+
+    @property
+    def scorers(self) -> tuple[str, ...]:
+        """Names of the parties that score candidates for Federated Validation."""
+        return tuple(_stem(name) for name in self.validators)
+
+    @property
+    def testers(self) -> tuple[str, ...]:
+        """Names of the parties that report at the end, in the order of ``tests``."""
+        return tuple(_stem(name) for name in self.tests)
+
+
+def _stem(name: str) -> str:
+    return Path(name).stem if name.endswith(".bin") else Path(name).name
+
+
+@dataclass(frozen=True)
+class StrategyConfig:
+    """The method, and what the paper leaves open about it.
+
+    Parameters
+    ----------
+    name : str
+        One of the six methods.
+    keep_momentum : bool
+        Whether a party's own classical momentum of the backbone outlives the round. PFM has none.
+    branch_weights : tuple of float
+        Weight of each set's loss in the pooled backbone's gradient, in the order of ``data.silos``; empty: 1/n each.
+    weights : str
+        First averaging weights: ``uniform`` or by number of ``samples``.
+    """
+
+    name: Literal["central", "solo", "fedavg", "fedavg_fv", "pfm", "fedface"]
+    keep_momentum: bool
+    branch_weights: tuple[float, ...]
+    weights: Literal["uniform", "samples"]
+
+    def __post_init__(self) -> None:
+        _require(
+            not (self.keep_momentum and self.name in ("pfm", "fedface")),
+            "strategy.keep_momentum",
+            self.keep_momentum,
+            f"{self.name} has one momentum, the server's",
+        )
+
+    @property
+    def pooled(self) -> bool:
+        """Whether all sets lie with one party that trains one head a set."""
+        return self.name == "central"
+
+    @property
+    def federated_validation(self) -> bool:
+        """Whether validators move the averaging weights."""
+        return self.name in ("fedavg_fv", "fedface")
+
+
+@dataclass(frozen=True)
+class FvConfig:
+    """Federated Validation (section 3.3): candidates, norm, step, and how much a validator computes."""
+
+    mode: Literal["async", "sync"]
+    every: int
+    candidates: int
+    phi: float
+    norm: Literal["local", "moving", "none"]
+    epsilon: float
+    gamma: float
+    pairs: int
+    flip: bool
+    depth: int
+
+    def __post_init__(self) -> None:
+        _require(self.every >= 1, "fv.every", self.every, "must be at least 1")
+        _require(self.candidates >= 1, "fv.candidates", self.candidates, "must be at least 1")
+        _require(0 <= self.phi <= 1, "fv.phi", self.phi, "must be in [0, 1]")
+        _require(self.epsilon > 0, "fv.epsilon", self.epsilon, "must be positive")
+        _require(0 <= self.gamma <= 1, "fv.gamma", self.gamma, "must be in [0, 1]")
+        _require(self.pairs >= 0, "fv.pairs", self.pairs, "must not be negative; 0 takes all pairs")
+        _require(self.depth >= 1, "fv.depth", self.depth, "must be at least 1")
+
+
+@dataclass(frozen=True)
+class FederationConfig:
+    """Where the run takes place and what it waits for."""
+
+    superlink: str
+    actors: int
+    threads: int
+    gpus: float
+    device: str
+    start_timeout: float
+    round_timeout: float
+    min_trainers: int
+    poll: float
+
+    def __post_init__(self) -> None:
+        _require(self.actors >= 0, "federation.actors", self.actors, "must not be negative; 0 is one a party")
+        _require(self.threads >= 1, "federation.threads", self.threads, "must be at least 1")
+        _require(self.gpus >= 0, "federation.gpus", self.gpus, "must not be negative")
+        _require(self.start_timeout > 0, "federation.start_timeout", self.start_timeout, "must be positive")
+        _require(self.round_timeout > 0, "federation.round_timeout", self.round_timeout, "must be positive")
+        _require(self.min_trainers >= 0, "federation.min_trainers", self.min_trainers, "must not be negative")
+        _require(self.poll > 0, "federation.poll", self.poll, "must be positive")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """The run's folder and, for the account of time, when it was launched (seconds since the epoch)."""
+
+    dir: str
+    launched: float
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that a run depends on."""
+
+    seed: int
+    strategy: StrategyConfig
+    model: ModelConfig
+    head: HeadConfig
+    optimizer: OptimizerConfig
+    training: TrainingConfig
+    data: DataConfig
+    fv: FvConfig
+    federation: FederationConfig
+    run: RunConfig
+
+    def __post_init__(self) -> None:
+        _require(0 <= self.seed < 2**32, "seed", self.seed, "must be in [0, 2**32)")
+        silos = len(self.data.silos)
+        branches = self.strategy.branch_weights
+        _require(
+            len(branches) in (0, silos) and all(w > 0 for w in branches),
+            "strategy.branch_weights",
+            list(branches),
+            f"must be empty or hold one positive weight for each of the {silos} silos",
+        )
+        _require(
+            bool(self.data.validators) or not self.strategy.federated_validation,
+            "data.validators",
+            list(self.data.validators),
+            f"strategy {self.strategy.name} needs at least one validator",
+        )
+        _require(
+            self.federation.min_trainers <= len(self.trainers),
+            "federation.min_trainers",
+            self.federation.min_trainers,
+            f"only {len(self.trainers)} take part",
+        )
+        clash = set(self.trainers) & set(self.data.packs)
+        _require(not clash, "data.silos", sorted(clash), "a party cannot be trainer and validator at once")
+
+    @property
+    def trainers(self) -> tuple[str, ...]:
+        """Names of the parties that train, sorted: one a silo, or a single pooled one.
+
+        Everything that is summed over silos is summed in this order.
+        """
+        return ("central",) if self.strategy.pooled else tuple(sorted(self.data.trainers))
+
+    def sets_of(self, trainer: str) -> tuple[str, ...]:
+        """Names of the training sets that a trainer owns: its own, or all where they are pooled."""
+        return self.data.trainers if self.strategy.pooled else (trainer,)
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """Names of all parties: trainers, then evaluators."""
+        return (*self.trainers, *self.data.packs)
+
+    def to_json(self) -> str:
+        """Return the configuration as one JSON string, which :func:`from_json` reads back."""
+        return json.dumps(dataclasses.asdict(self))
+
+
+def _build(kind: Any, value: Any, key: str) -> Any:
+    """Check ``value`` against the type ``kind`` and convert it; ``key`` is its place, for the error."""
+    if dataclasses.is_dataclass(kind):
+        return _build_dataclass(typing.cast("type[Any]", kind), value, key)
+    origin = get_origin(kind)
+    if origin is Literal:
+        _require(value in get_args(kind), key, value, f"must be one of {', '.join(map(str, get_args(kind)))}")
+        return value
+    if origin is tuple:
+        _require(isinstance(value, (list, tuple)), key, value, "must be a list")
+        return tuple(_build(get_args(kind)[0], item, f"{key}[{i}]") for i, item in enumerate(value))
+    if kind is float:
+        number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        _require(number, key, value, "must be a finite number")
+        return float(value)
+    _require(type(value) is kind, key, value, f"must be of type {kind.__name__}")
+    return value
+
+
+def _build_dataclass(kind: type[T], value: Any, key: str) -> T:
+    _require(isinstance(value, Mapping), key or "config", value, "must be a mapping")
+    hints = get_type_hints(kind)
+    dot = f"{key}." if key else ""
+    unknown, missing = sorted(set(value) - set(hints)), sorted(set(hints) - set(value))
+    if unknown:
+        raise ConfigError(f"{dot}{unknown[0]}: no such key; known here: {', '.join(sorted(hints))}")
+    if missing:
+        raise ConfigError(f"{dot}{missing[0]}: missing; conf/ holds a default for every key")
+    return kind(**{name: _build(hint, value[name], f"{dot}{name}") for name, hint in hints.items()})
+
+
+def from_container(value: Mapping[str, Any]) -> Config:
+    """Validate a composed configuration.
+
+    Parameters
+    ----------
+    value : mapping
+        Plain dictionaries, lists and scalars, with every key of :class:`Config`.
+
+    Raises
+    ------
+    ConfigError
+        Naming the first key that is unknown, missing, of the wrong type or out of range.
+    """
+    return _build_dataclass(Config, value, "")
+
+
+def from_json(text: str) -> Config:
+    """Read what :meth:`Config.to_json` wrote; errors as :func:`from_container`."""
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"the run's configuration is not JSON ({error}); start runs with `fedface`") from error
+    return from_container(value)

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one place that knows how an encoded picture becomes the network's input."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from fedface_flwr.data.sets import Images
+from fedface_flwr.errors import DataError
+
+# A few bytes can declare 65535 x 65535 pixels, which would be 12 GB once decoded.
+_LARGEST_SIDE = 4096
+# Grey, RGB, palette, with or without alpha, and CMYK; what is left has more than 8 bits a channel.
+_MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK")
+# What Pillow raises on damaged files, of which it documents the first only.
+_DAMAGED = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, Image.DecompressionBombError)
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How pixels reach the network: ``(x - mean) / scale`` of uint8 values, as in the ArcFace lineage.
+
+    Attributes
+    ----------
+    colour_order : str
+        Order of the three channels.
+    mean, scale : float
+        Subtracted from, then divided into, each pixel value.
+    layout : str
+        Order of a batch's axes.
+    """
+
+    colour_order: str = "RGB"
+    mean: float = 127.5
+    scale: float = 127.5
+    layout: str = "NCHW"
+
+    def metadata(self) -> dict[str, str]:
+        """Return the fields as strings, the only values that a safetensors file's metadata takes."""
+        return {key: str(value) for key, value in asdict(self).items()}
+
+
+PREPROCESSING = Preprocessing()
+
+
+def decode(data: bytes, size: int, where: str) -> Images:
+    """Decode one JPEG or PNG picture.
+
+    Parameters
+    ----------
+    data : bytes
+        The encoded picture, square; a grey one gets three equal channels.
+    size : int
+        Side wanted, in pixels; a picture of another side is resized (bilinear, antialiased).
+    where : str
+        The picture's file and record, for the error's text.
+
+    Returns
+    -------
+    ndarray of uint8, shape (3, size, size)
+        RGB pixels.
+
+    Raises
+    ------
+    DataError
+        If the bytes are no decodable picture, or the picture is not square.
+    """
+    try:
+        with Image.open(io.BytesIO(data), formats=("JPEG", "PNG")) as picture:
+            _check(picture, where)
+            rgb = picture.convert("RGB")
+    except _DAMAGED as error:
+        raise DataError(f"{where}: the image cannot be decoded ({error}); remove or replace it") from error
+    if rgb.width != size:
+        rgb = rgb.resize((size, size), Image.Resampling.BILINEAR)
+    image: Images = np.ascontiguousarray(np.asarray(rgb).transpose(2, 0, 1))
+    return image
+
+
+def _check(picture: Image.Image, where: str) -> None:
+    """Refuse, by its header alone, a picture that is no aligned face."""
+    shape = f"{picture.width}x{picture.height}"
+    if picture.height != picture.width:
+        raise DataError(f"{where}: the image is {shape}; aligned faces are square, so align it first")
+    if picture.height > _LARGEST_SIDE:
+        raise DataError(f"{where}: the image is {shape}, above {_LARGEST_SIDE}; it is no aligned face")
+    if picture.mode not in _MODES:
+        raise DataError(f"{where}: the image has pixels of kind {picture.mode}; convert it to 8 bits a channel")
+
+
+def normalise(batch: Tensor) -> Tensor:
+    """Map uint8 pixels (n, 3, s, s) to float32 in [-1, 1] on the same device, by ``PREPROCESSING``."""
+    return batch.to(torch.float32).sub_(PREPROCESSING.mean).div_(PREPROCESSING.scale)
+
+
+def flip(batch: Tensor) -> Tensor:
+    """Mirror images (n, 3, s, s) left to right, which is the last axis of NCHW."""
+    return batch.flip(-1)
+
+
+def random_flip(batch: Tensor, generator: torch.Generator, probability: float = 0.5) -> Tensor:
+    """Mirror each image of (n, 3, s, s) with the given probability.
+
+    Parameters
+    ----------
+    batch : Tensor, shape (n, 3, s, s)
+        Left unchanged.
+    generator : torch.Generator
+        Exactly n numbers are drawn from it, whatever the probability.
+    probability : float
+        Chance of each image to be mirrored.
+
+    Returns
+    -------
+    Tensor, shape (n, 3, s, s)
+        A new batch.
+    """
+    chosen = torch.rand(len(batch), generator=generator, device=generator.device) < probability
+    return torch.where(chosen.to(batch.device)[:, None, None, None], flip(batch), batch)

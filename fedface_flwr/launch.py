@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``fedface``: Hydra's entry, which composes a run, starts Flower for it, shows its progress and ends Flower again."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+from rich.console import Console
+
+from fedface_flwr.compose import CONF, validate
+from fedface_flwr.config import Config
+from fedface_flwr.errors import ConfigError, FedFaceError
+from fedface_flwr.reporting.progress import describe
+from fedface_flwr.reporting.run_folder import RunFolder
+from fedface_flwr.reporting.tail import MetricsTail
+from fedface_flwr.simulation import Simulation
+
+# How long nothing may be heard of a run before Flower itself is asked; its command line costs a second of a core.
+QUIET = 20.0
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    sys.exit(f"ended by signal {number}")
+
+
+def absolute_paths(config: DictConfig, folder: Path, base: Path) -> dict[str, str | float]:
+    """Return the keys that a run needs changed: its folder, and paths that would mean another place to Flower."""
+    root, cache = config.data.get("root", ""), config.data.cache
+    return {
+        "run.dir": str(folder),
+        "run.launched": time.time(),
+        "data.root": str(base / root) if root else "",
+        "data.cache": str(base / (cache or ".fedface/cache")),
+    }
+
+
+def follow(simulation: Simulation, config: Config, console: Console) -> None:
+    """Show the run's events until it ends.
+
+    Raises
+    ------
+    FedFaceError
+        If the run fails, with its reason.
+    """
+    tail = MetricsTail(RunFolder(Path(config.run.dir)).metrics)
+    heard = time.monotonic()
+    while True:
+        for event in tail.new_events():
+            heard = time.monotonic()
+            if event["event"] == "error":
+                raise FedFaceError(event["message"])
+            line = describe(event, config.training.rounds)
+            if line:
+                console.print(line, highlight=False, soft_wrap=True)
+            if event["event"] == "end":
+                return
+        if time.monotonic() - heard > QUIET:
+            heard = time.monotonic()
+            simulation.check()
+        time.sleep(0.2)
+
+
+def run(config: Config, console: Console) -> None:
+    """Run one configuration in Flower's simulation.
+
+    Raises
+    ------
+    FedFaceError
+        If the run cannot start or fails.
+    """
+    folder = RunFolder(Path(config.run.dir))
+    if folder.metrics.exists():
+        raise ConfigError(f"run.dir={config.run.dir}: already holds a run; choose another folder or remove it")
+    with Simulation(config) as simulation:
+        simulation.submit()
+        follow(simulation, config, console)
+        simulation.wait()
+    console.print(f"report: {folder.report}", highlight=False, soft_wrap=True)
+
+
+@hydra.main(config_path=str(CONF), config_name="config", version_base=None)
+def _job(composed: DictConfig) -> None:
+    folder = Path(HydraConfig.get().runtime.output_dir).absolute()
+    try:
+        config = validate(composed, absolute_paths(composed, folder, Path.cwd()))
+        run(config, Console())
+    except (FedFaceError, OSError) as error:
+        # One readable line instead of Hydra's trace; it is the last.
+        print(f"fedface: {error}", file=sys.stderr, flush=True)
+        sys.exit(1)
+
+
+def main() -> None:
+    """Entry of the ``fedface`` command."""
+    signal.signal(signal.SIGTERM, _terminate)
+    logging.getLogger("hydra").setLevel(logging.WARNING)
+    os.environ.setdefault("HYDRA_FULL_ERROR", "0")
+    _job()
+
+
+if __name__ == "__main__":
+    main()

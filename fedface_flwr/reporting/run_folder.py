@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one place that names the files of a run's folder, and the way they are written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The files of one run.
+
+    Parameters
+    ----------
+    path
+        The run's folder; need not exist yet.
+    """
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        """The composed configuration, YAML."""
+        return self.path / "config.yaml"
+
+    @property
+    def metrics(self) -> Path:
+        """The event log, one JSON object a line (see `reporting.metrics`)."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def summary(self) -> Path:
+        """The run in figures, JSON (see `reporting.summary`)."""
+        return self.path / "summary.json"
+
+    @property
+    def checkpoint(self) -> Path:
+        """The global model."""
+        return self.checkpoint_of("")
+
+    def checkpoint_of(self, name: str) -> Path:
+        """Return the file of one of several models: a silo's own, or that of one half of the folds."""
+        return self.path / f"checkpoint{name and '-'}{name}.safetensors"
+
+    @property
+    def tensorboard(self) -> Path:
+        """The folder of TensorBoard's event files."""
+        return self.path / "tensorboard"
+
+    @property
+    def report(self) -> Path:
+        """The self-contained HTML report."""
+        return self.path / "report.html"
+
+    def plot(self, name: str) -> Path:
+        """Return the PNG file of the plot `name`: loss, accuracy or weights."""
+        return self.path / "plots" / f"{name}.png"
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a temporary path beside `path`, and put it in the place of `path` if the block succeeds.
+
+    A reader, or a crash in mid-writing, thus meets the old file or the new one and never a part of one.
+    Missing parent folders are made.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

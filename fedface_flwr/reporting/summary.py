@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The run in figures: the fields of ``summary.json``, written and read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypedDict, cast
+
+from fedface_flwr.errors import DataError
+from fedface_flwr.reporting.run_folder import replacing
+
+TestFigures = TypedDict(
+    "TestFigures",
+    {
+        "accuracy": float,
+        "accuracy_std": float,
+        "tar_at_far_1e-3": float | None,
+        "tar_at_far_1e-4": float | None,
+        "auc": float | None,
+        "pairs": int,
+    },
+)
+"""A model on a verification pack: accuracy (mean and standard deviation over folds), TAR and AUC in 0..1."""
+
+
+class Account(TypedDict):
+    """Where the wall time of a run went, in seconds; ``other`` is what no phase before it explains."""
+
+    flower_startup: float
+    training: float
+    validation: float
+    testing: float
+    other: float
+    total: float
+
+
+class _Summary(TypedDict):
+    """The fields of every run's summary."""
+
+    method: str
+    seed: int
+    rounds: int
+    steps_per_round: int
+    seconds: float
+    loss_ema: dict[str, float | None]
+    bytes_sent: dict[str, int]
+    tests: dict[str, TestFigures]
+    account: Account
+    weights: dict[str, float]
+    fold_half: str
+
+
+class Summary(_Summary, total=False):
+    """What is known of a finished run.
+
+    Attributes
+    ----------
+    loss_ema
+        Final exponentially smoothed training loss of each silo; None where it is not finite.
+    bytes_sent
+        Bytes that each silo sent to the server over the whole run.
+    tests
+        Figures of the global model by pack; where each silo has its own model, the mean over silos.
+    weights
+        Final averaging weight of each silo; empty where nothing is averaged.
+    fold_half
+        Which half of the folds the run was tested on: first, second or both.
+    tests_by_silo
+        Figures by silo and pack, only where each silo has its own model.
+    """
+
+    tests_by_silo: dict[str, dict[str, TestFigures]]
+
+
+def write_summary(path: Path, summary: Summary) -> None:
+    """Write `summary` to `path`, whole or not at all.
+
+    Raises
+    ------
+    DataError
+        A field is missing or unknown, or a number is NaN or infinite (None says "not known").
+    """
+    _check(summary, str(path))
+    try:
+        text = json.dumps(summary, indent=2, allow_nan=False)
+    except ValueError as error:
+        raise DataError(f"{path}: a figure is NaN or infinite; give None instead: {summary}") from error
+    with replacing(path) as temporary:
+        temporary.write_text(text + "\n", encoding="utf-8")
+
+
+def read_summary(path: Path) -> Summary:
+    """Read and check ``summary.json``.
+
+    Raises
+    ------
+    DataError
+        No such file, not JSON, or a field is missing or unknown.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: no such summary; it is written when a run finishes") from error
+    except ValueError as error:
+        raise DataError(f"{path}: not JSON ({error}); run again or restore the file") from error
+    _check(content, str(path))
+    return cast(Summary, content)
+
+
+def _check(content: Any, where: str) -> None:
+    _check_fields(content, Summary.__required_keys__, where, Summary.__optional_keys__)
+    _check_fields(content["account"], Account.__required_keys__, f"{where}: account")
+    groups = {"tests": content["tests"]}
+    groups |= {f"tests_by_silo.{silo}": packs for silo, packs in content.get("tests_by_silo", {}).items()}
+    for group, packs in groups.items():
+        for pack, figures in packs.items():
+            _check_fields(figures, TestFigures.__required_keys__, f"{where}: {group}.{pack}")
+
+
+def _check_fields(content: Any, required: frozenset[str], where: str, optional: frozenset[str] = frozenset()) -> None:
+    if not isinstance(content, Mapping):
+        raise DataError(f"{where}: expected an object of fields, found {type(content).__name__}")
+    missing, unknown = required - content.keys(), content.keys() - required - optional
+    if missing or unknown:
+        raise DataError(f"{where}: missing fields {sorted(missing)}, unknown fields {sorted(unknown)}")

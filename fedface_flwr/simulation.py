@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A SuperLink of a run's own, and everything that it starts, from its first process to its last."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from fedface_flwr.config import Config
+from fedface_flwr.errors import FedFaceError
+
+APP = Path(__file__).resolve().parents[1]
+MARK = "FEDFACE_RUN"
+# A Unix socket's path may have 107 bytes; Ray appends some 70 to its folder's.
+LONGEST_RAY_PATH = 36
+PATIENCE = 60.0
+
+
+class Simulation:
+    """Flower's simulation for one run, in a SuperLink on a free port with a home of its own.
+
+    Two runs at once share nothing, and no process or file outside the run's folder stays when the context ends.
+
+    Parameters
+    ----------
+    config : Config
+        The run's configuration, with absolute paths.
+
+    Raises
+    ------
+    FedFaceError
+        If Flower cannot be started, or the run ends without having succeeded.
+    """
+
+    def __init__(self, config: Config) -> None:
+        if not (APP / "pyproject.toml").is_file():
+            raise FedFaceError(
+                f"{APP}: no pyproject.toml; run fedface from a checkout, installed with `pip install -e .`"
+            )
+        self._config = config
+        self._home = Path(config.run.dir) / "flower"
+        self._token = secrets.token_hex(8)
+        self._run_id = ""
+
+    def __enter__(self) -> Simulation:
+        self._home.mkdir(parents=True, exist_ok=True)
+        self._ray = _ray_folder(Path.cwd() / ".fedface")
+        self._environment = self._make_environment()
+        try:
+            self._start()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+        if error is None:
+            shutil.rmtree(self._home, ignore_errors=True)
+
+    def _make_environment(self) -> dict[str, str]:
+        """Keep Flower, Ray and their tools to the run's folder, quiet, and off the network."""
+        binaries = str(Path(sys.executable).parent)
+        return {
+            **os.environ,
+            "PATH": os.pathsep.join([binaries, os.environ.get("PATH", "")]),
+            "FLWR_HOME": str(self._home),
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "RAY_TMPDIR": str(self._ray),
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "MPLCONFIGDIR": str(self._home / "matplotlib"),
+            MARK: self._token,
+        }
+
+    def _start(self) -> None:
+        port = _free_port()
+        self._log = (self._home / "superlink.log").open("wb")
+        command = ["flower-superlink", "--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port)]
+        self._superlink = subprocess.Popen(
+            command,
+            env=self._environment,
+            cwd=self._config.run.dir,
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        (self._home / "config.toml").write_text(
+            f'[superlink]\ndefault = "run"\n\n[superlink.run]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
+        )
+        deadline = time.monotonic() + PATIENCE
+        while not _healthy(port):
+            if self._superlink.poll() is not None or time.monotonic() > deadline:
+                raise FedFaceError(f"Flower's SuperLink did not start; see {self._log.name}")
+            time.sleep(0.1)
+
+    def submit(self) -> None:
+        """Hand the run to the SuperLink."""
+        # JSON strings are TOML strings, which spares a writer.
+        overrides = self._home / "run-config.toml"
+        overrides.write_text(f"config = {json.dumps(self._config.to_json())}\n")
+        actors = self._config.federation.actors or len(self._config.parties)
+        resources = {
+            "num-supernodes": len(self._config.parties),
+            "client-resources-num-cpus": 1,
+            "client-resources-num-gpus": self._config.federation.gpus,
+            "init-args-num-cpus": actors,
+            "init-args-log-to-driver": "false",
+        }
+        federation = " ".join(f"{key}={value}" for key, value in resources.items())
+        answer = self._flwr("run", str(APP), "run", "--federation-config", federation, "--run-config", str(overrides))
+        self._run_id = str(answer["run-id"])
+
+    def check(self) -> bool:
+        """Return whether the run has succeeded; False means that it goes on.
+
+        Raises
+        ------
+        FedFaceError
+            If it has failed, with Flower's reason.
+        """
+        if self._superlink.poll() is not None:
+            raise FedFaceError(f"Flower's SuperLink ended; see {self._log.name}")
+        state = self._flwr("ls", "run", "--run-id", self._run_id)["runs"][0]
+        if state["status"] == "finished:completed":
+            return True
+        if state["status"].startswith("finished"):
+            raise FedFaceError(f"the run is {state['status']}: {state.get('status-details', '')}; see {self._log.name}")
+        return False
+
+    def wait(self) -> None:
+        """Wait until Flower has closed a run that reported its end.
+
+        Raises
+        ------
+        FedFaceError
+            If it fails to.
+        """
+        deadline = time.monotonic() + PATIENCE
+        while not self.check():
+            if time.monotonic() > deadline:
+                raise FedFaceError(f"Flower did not close the run within {PATIENCE:g} s; see {self._log.name}")
+            time.sleep(0.5)
+
+    def _flwr(self, *arguments: str) -> Any:
+        done = subprocess.run(
+            ["flwr", *arguments, "--format", "json"],
+            env=self._environment,
+            cwd=self._config.run.dir,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
+        try:
+            return json.loads(done.stdout)
+        except json.JSONDecodeError as error:
+            raise FedFaceError(f"flwr {arguments[0]}: {(done.stdout + done.stderr).strip()}") from error
+
+    def _end(self) -> None:
+        """End the SuperLink, then whatever of this run is left: Ray's processes outlive the one that started them."""
+        for number, patience in ((signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0)):
+            deadline = time.monotonic() + patience
+            while (left := list(self._processes())) and time.monotonic() < deadline:
+                for process in left:
+                    _kill(process, number)
+                time.sleep(0.2)
+        if hasattr(self, "_superlink"):
+            self._superlink.wait(timeout=PATIENCE)
+            self._log.close()
+        shutil.rmtree(self._ray, ignore_errors=True)
+
+    def _processes(self) -> Iterator[int]:
+        """Yield the ids of this run's living processes, which carry its mark in their environment."""
+        mark = f"{MARK}={self._token}".encode()
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                marked = mark in (folder / "environ").read_bytes().split(b"\0")
+                dead = (folder / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+            except OSError:
+                # It ended while we looked, or is another user's.
+                continue
+            if marked and not dead:
+                yield int(folder.name)
+
+
+def _kill(process: int, number: signal.Signals) -> None:
+    try:
+        os.kill(process, number)
+    except ProcessLookupError:
+        # It ended by itself in the meantime.
+        return
+
+
+def _healthy(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1.0) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _ray_folder(base: Path) -> Path:
+    """Return a new folder for Ray's sockets: inside the project if its path is short enough, else a temporary one."""
+    base.mkdir(parents=True, exist_ok=True)
+    inside = Path(tempfile.mkdtemp(prefix="ray-", dir=base))
+    if len(os.fsencode(inside)) <= LONGEST_RAY_PATH:
+        return inside
+    inside.rmdir()
+    return Path(tempfile.mkdtemp(prefix="fedface-"))

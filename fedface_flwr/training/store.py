@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a silo keeps between rounds, on its own disk: the head, its momentum, and the smoothed loss.
+
+A round reads the state after the round before and writes its own under its own number, so that a round which is
+repeated starts from the same state and writes the same bits. The last two rounds are kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from fedface_flwr.errors import StateError
+from fedface_flwr.files import replacing
+
+Arrays = dict[str, npt.NDArray[np.generic]]
+
+KEPT_ROUNDS = 2
+
+
+@dataclass(frozen=True)
+class SiloStore:
+    """The folder in which one silo keeps the state of one run.
+
+    Parameters
+    ----------
+    folder : Path
+        Created when first written to.
+    """
+
+    folder: Path
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"round-{number:06d}.safetensors"
+
+    def load(self, number: int) -> Arrays:
+        """Return the state after round ``number``.
+
+        Raises
+        ------
+        StateError
+            If that round's state is not there or damaged.
+        """
+        path = self._path(number)
+        try:
+            return dict(load_file(path))
+        except FileNotFoundError as error:
+            kept = ", ".join(str(n) for n in self.rounds()) or "none"
+            raise StateError(
+                f"{self.folder}: no state of round {number} (kept: {kept}); the silo cannot go on from there, "
+                "resume the run at a kept round or start a new one"
+            ) from error
+        except (SafetensorError, OSError) as error:
+            raise StateError(f"{path}: cannot be read ({error}); remove it and resume at an earlier round") from error
+
+    def save(self, number: int, state: Mapping[str, npt.NDArray[np.generic]]) -> None:
+        """Write the state after round ``number``, then drop all but the last two rounds."""
+        with replacing(self._path(number)) as temporary:
+            save_file(dict(state), temporary)
+        for old in self.rounds():
+            if old <= number - KEPT_ROUNDS:
+                self._path(old).unlink(missing_ok=True)
+
+    def rounds(self) -> list[int]:
+        """Numbers of the rounds whose state is kept, ascending."""
+        names = (re.fullmatch(r"round-(\d+)\.safetensors", p.name) for p in self.folder.glob("round-*"))
+        return sorted(int(m[1]) for m in names if m)

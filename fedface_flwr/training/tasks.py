@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a trainer is asked and what it answers, without the means to do it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedface_flwr.federation.layout import ModelState, Vector
+
+
+@dataclass(frozen=True)
+class TrainTask:
+    """What the server asks of a trainer for one round.
+
+    Attributes
+    ----------
+    round : int
+        Number of the round, from 1.
+    rate : float
+        Learning rate ``eta_r``, constant through the round.
+    model : ModelState
+        The backbone to start from.
+    momentum : ndarray of float32, shape (parameters,), or None
+        The server's momentum ``M_{r-1}``; None for classical momentum.
+    """
+
+    round: int
+    rate: float
+    model: ModelState
+    momentum: Vector | None
+
+
+@dataclass(frozen=True)
+class BranchResult:
+    """Figures of one set over a round: mean loss, margin-free accuracy in [0, 1], exponentially smoothed loss."""
+
+    loss: float
+    accuracy: float
+    loss_ema: float
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """The backbone after K steps, the figures by set, the number of images owned, and the seconds of the K steps."""
+
+    model: ModelState
+    branches: dict[str, BranchResult]
+    num_images: int
+    seconds: float

@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The round loop that all methods share; a method says what is sent and what is kept."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from clients.adapter import Serialiser, num_bytes, read_reply
+from clients.contract import (
+    PREPARE,
+    TEST_FIGURES,
+    model_arrays,
+    read_figures,
+    read_train_reply,
+    write_evaluate,
+    write_request,
+    write_train,
+)
+from fedface_flwr.config import Config
+from fedface_flwr.errors import ProtocolError
+from fedface_flwr.federation.layout import Layout, ModelState, Vector
+from fedface_flwr.training.schedule import StepSchedule
+from fedface_flwr.training.tasks import TrainResult, TrainTask
+from strategies.link import Link
+
+Emit = Callable[[dict[str, Any]], None]
+
+
+class RoundLoop(Strategy):
+    """Runs the rounds of one method and the test at the end.
+
+    Parameters
+    ----------
+    config : Config
+        The run's configuration.
+    half : str
+        Which half of the folds Federated Validation uses; the test takes the other.
+    layout : Layout
+        The backbone's.
+    first : ModelState
+        The first weights, from which every party starts.
+    emit : callable
+        Takes each event of the run (see ``fedface_flwr.reporting.metrics``).
+    """
+
+    def __init__(self, config: Config, half: str, layout: Layout, first: ModelState, emit: Emit) -> None:
+        self.config, self.half, self.layout, self.emit = config, half, layout, emit
+        options = config.optimizer
+        self.schedule = StepSchedule(options.rate, options.milestones, options.factor, config.training.rounds)
+        self.round = 0
+        self.ready = 0.0
+        self.loss_ema: dict[str, float] = {}
+        self.bytes_sent: dict[str, int] = defaultdict(int)
+        self.tests: dict[str, dict[str, dict[str, float]]] = defaultdict(dict)
+        self.seconds = dict.fromkeys(("training", "validation", "testing"), 0.0)
+        self._models = self.first_models(first)
+        self._tested = ""
+        self._event: dict[str, Any] = {}
+        self._bytes_down: list[int] = []
+        self.link: Link
+
+    # What a method decides.
+
+    @abstractmethod
+    def first_models(self, first: ModelState) -> dict[str, ModelState]:
+        """Return the server's models by name, ``global`` or each silo's own, before the first round."""
+
+    @abstractmethod
+    def model_for(self, trainer: str) -> ModelState:
+        """Return the model that a trainer starts the round from."""
+
+    @abstractmethod
+    def absorb(self, results: Mapping[str, TrainResult], rate: float) -> None:
+        """Take the round's local models, by trainer in sorted order."""
+
+    @property
+    def momentum(self) -> Vector | None:
+        """The server's momentum to send, or None where the trainers have their own."""
+        return None
+
+    @property
+    def weights_by_name(self) -> dict[str, float]:
+        """Averaging weight of each trainer; empty where nothing is averaged."""
+        return {}
+
+    @contextmanager
+    def beside_rounds(self) -> Iterator[None]:
+        """Run what goes on beside the rounds."""
+        yield
+
+    def after_round(self) -> None:
+        """Do what is due between two rounds."""
+
+    # The loop.
+
+    @property
+    def models(self) -> Mapping[str, ModelState]:
+        """The server's models by name."""
+        return self._models
+
+    def summary(self) -> None:
+        """Announce the run."""
+        self.emit(
+            {
+                "event": "start",
+                "method": self.config.strategy.name,
+                "seed": self.config.seed,
+                "rounds": self.config.training.rounds,
+                "steps_per_round": self.config.training.steps_per_round,
+                "trainers": list(self.config.trainers),
+                "validators": list(self.config.data.scorers),
+            }
+        )
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None = None,
+        num_rounds: int | None = None,
+        timeout: float | None = None,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Run all rounds and the test.
+
+        The first weights, the rounds and the timeout are the configuration's; of Flower's parameters only the grid is
+        needed, for an ``ArrayRecord`` of the model would be one more copy of it.
+
+        Raises
+        ------
+        ProtocolError
+            If too few trainers answer, a party's data cannot be used, or an answer is not what the contract says.
+        """
+        federation = self.config.federation
+        self.link = Link(grid, self.config.parties, poll=federation.poll, ttl=2 * federation.round_timeout)
+        self.link.discover(federation.start_timeout)
+        self.ready = time.time()
+        self.summary()
+        self._prepare()
+        with self.beside_rounds():
+            for number in range(1, self.config.training.rounds + 1):
+                self.round = number
+                self._run_round(grid)
+                self.after_round()
+        for name in self._models:
+            self._tested = name
+            start = time.perf_counter()
+            messages = self.configure_evaluate(self.round, ArrayRecord(), ConfigRecord(), grid)
+            self.aggregate_evaluate(self.round, self._ask(messages))
+            self.seconds["testing"] += time.perf_counter() - start
+        return Result()
+
+    def _run_round(self, grid: Grid) -> None:
+        began = time.perf_counter()
+        messages = self.configure_train(self.round, ArrayRecord(), ConfigRecord(), grid)
+        self.aggregate_train(self.round, self._ask(messages))
+        wall = time.perf_counter() - began
+        seconds = self._event["seconds"]
+        self.seconds["training"] += seconds["training"]
+        self.emit({**self._event, "seconds": {**seconds, "other": wall - sum(seconds.values())}})
+
+    def _ask(self, messages: Iterable[Message]) -> Iterator[Message]:
+        return self.link.exchange(messages, self.config.federation.round_timeout)
+
+    def _prepare(self) -> None:
+        """Have every party open its data, so that what is wrong with it is known before training starts."""
+        silent = set(self.config.parties)
+        messages = [
+            self.link.message(party, f"query.{PREPARE}", {}, write_request(party, self.half, self.layout), PREPARE)
+            for party in self.config.parties
+        ]
+        faults = []
+        for reply in self._ask(messages):
+            party = self.link.party_of(reply)
+            silent.discard(party)
+            faults += [f"{party}: {reply.error.reason}"] if reply.has_error() else []
+        faults += [f"{party}: no answer within {self.config.federation.round_timeout:g} s" for party in silent]
+        if faults:
+            raise ProtocolError("; ".join(sorted(faults)))
+
+    # What Flower's Strategy asks for; replies come one by one, as they arrive.
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return one train message a trainer, in their order; what several get is serialised once."""
+        rate, momentum = self.schedule(server_round), self.momentum
+        serialise = Serialiser()
+        messages = []
+        for trainer in self.config.trainers:
+            task = TrainTask(server_round, rate, self.model_for(trainer), momentum)
+            content, scalars = write_train(trainer, self.half, self.layout, task)
+            messages.append(
+                self.link.message(trainer, MessageType.TRAIN, serialise(content), scalars, f"round-{server_round}")
+            )
+        self._bytes_down = [num_bytes(message.content) for message in messages]
+        return messages
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[None, None]:
+        """Read the replies as they come and absorb the round's local models.
+
+        Raises
+        ------
+        ProtocolError
+            If fewer trainers answered than the round needs, with each one's reason.
+        """
+        results: dict[str, TrainResult] = {}
+        silos: dict[str, dict[str, float]] = {}
+        silence = f"no answer within {self.config.federation.round_timeout:g} s"
+        faults = dict.fromkeys(self.config.trainers, silence)
+        for reply in replies:
+            trainer = self.link.party_of(reply)
+            try:
+                results[trainer] = self._read_train(trainer, reply)
+            except ProtocolError as error:
+                faults[trainer] = str(error)
+                continue
+            del faults[trainer]
+            silos |= self._silo_figures(trainer, results[trainer], num_bytes(reply.content))
+        self._report_faults(results, faults)
+        start = time.perf_counter()
+        rate = self.schedule(server_round)
+        self.absorb({name: results[name] for name in sorted(results)}, rate)
+        aggregation = time.perf_counter() - start
+        self._event = {
+            "event": "round",
+            "round": server_round,
+            "rate": rate,
+            "silos": {name: silos[name] for name in sorted(silos)},
+            "weights": self.weights_by_name,
+            "missing": sorted(faults),
+            # The slowest silo's own steps: all that the round waits for beyond them is the federation's cost.
+            "seconds": {"training": max(result.seconds for result in results.values()), "aggregation": aggregation},
+        }
+        return None, None
+
+    def _read_train(self, trainer: str, reply: Message) -> TrainResult:
+        if reply.has_error():
+            raise ProtocolError(reply.error.reason)
+        arrays, scalars = read_reply(reply.content)
+        return read_train_reply(arrays, scalars, self.config.sets_of(trainer), self.layout)
+
+    def _silo_figures(self, trainer: str, result: TrainResult, sent: int) -> dict[str, dict[str, float]]:
+        """Return the event's figures by training set, and keep the running ones."""
+        pooled = self.config.strategy.pooled
+        # Pooled sets have sent their images instead: the baseline's messages cross no silo's border.
+        down = 0 if pooled else self._bytes_down[self.config.trainers.index(trainer)]
+        up = 0 if pooled else sent
+        figures = {}
+        for name, branch in result.branches.items():
+            self.loss_ema[name] = branch.loss_ema
+            self.bytes_sent[name] += up
+            figures[name] = {
+                "loss": branch.loss,
+                "accuracy": branch.accuracy,
+                "loss_ema": branch.loss_ema,
+                "seconds": result.seconds,
+                "bytes_down": down,
+                "bytes_up": up,
+            }
+        return figures
+
+    def _report_faults(self, results: Mapping[str, TrainResult], faults: Mapping[str, str]) -> None:
+        reasons = "; ".join(f"{party}: {reason}" for party, reason in sorted(faults.items()))
+        needed = self.config.federation.min_trainers or len(self.config.trainers)
+        if len(results) < needed:
+            raise ProtocolError(
+                f"round {self.round}: {len(results)} of {len(self.config.trainers)} trainers answered, "
+                f"{needed} are needed ({reasons})"
+            )
+        if faults:
+            self.emit({"event": "warning", "message": f"round {self.round} goes on without {reasons}"})
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return one test message a test pack's owner, for the model that is being tested."""
+        content = model_arrays(self._models[self._tested])
+        serialised = Serialiser()(content)
+        return [
+            self.link.message(
+                party,
+                MessageType.EVALUATE,
+                serialised,
+                write_evaluate(party, self.half, self.layout, "test"),
+                f"test-{self._tested}",
+            )
+            for party in self.config.data.testers
+        ]
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> None:
+        """Keep and emit each pack's figures for the model that is being tested.
+
+        Raises
+        ------
+        ProtocolError
+            If a pack's owner does not answer as it should.
+        """
+        for reply in replies:
+            pack = self.link.party_of(reply)
+            if reply.has_error():
+                raise ProtocolError(f"test of {self._tested} on {pack}: {reply.error.reason}")
+            figures = read_figures(read_reply(reply.content)[1], TEST_FIGURES)
+            seconds = figures.pop("seconds")
+            self.tests[self._tested][pack] = figures
+            self.emit({"event": "test", "model": self._tested, "pack": pack, **figures, "seconds": seconds})
+        silent = sorted(set(self.config.data.testers) - set(self.tests[self._tested]))
+        if silent:
+            raise ProtocolError(f"test of {self._tested}: no answer from {', '.join(silent)}")
