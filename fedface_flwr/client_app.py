@@ -3,10 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
+from logging import ERROR
 from pathlib import Path
 
-from flwr.app import Context, Message
+from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
+from flwr.common import log
+from flwr.common.constant import ErrorCode
 
 from clients.adapter import call_evaluate, call_fit, call_prepare, properties_reply, scalars_of
 from clients.contract import PREPARE, QUERY, party_of
@@ -14,30 +19,52 @@ from clients.trainer import TrainerClient
 from clients.validator import ValidatorClient
 from fedface_flwr.compose import config_of_run
 from fedface_flwr.config import Config
-from fedface_flwr.errors import ProtocolError
+from fedface_flwr.errors import FedFaceError, ProtocolError
 
 app = ClientApp()
+Handler = Callable[[Message, Context], Message]
+
+
+def answering(handler: Handler) -> Handler:
+    """Turn an exception into an error reply of one line; the trace stays in the silo's own log."""
+
+    @wraps(handler)
+    def answer(message: Message, context: Context) -> Message:
+        try:
+            return handler(message, context)
+        except FedFaceError as error:
+            reason = str(error)
+        except Exception as error:
+            log(ERROR, "unexpected failure", exc_info=error)
+            reason = f"{type(error).__name__}: {error}"
+        return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
+
+    return answer
 
 
 @app.query(QUERY)
+@answering
 def properties(message: Message, context: Context) -> Message:
     """Say which parties this node acts for."""
     return properties_reply(message, _parties(context, _config(context)))
 
 
 @app.query(PREPARE)
+@answering
 def prepare(message: Message, context: Context) -> Message:
     """Open a party's data, so that its faults are known before training starts."""
     return call_prepare(_client(message, context).prepare(scalars_of(message)), message)
 
 
 @app.train()
+@answering
 def train(message: Message, context: Context) -> Message:
     """Train one round."""
     return call_fit(_client(message, context), message)
 
 
 @app.evaluate()
+@answering
 def evaluate(message: Message, context: Context) -> Message:
     """Score or test one model."""
     return call_evaluate(_client(message, context), message)

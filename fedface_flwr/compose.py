@@ -13,7 +13,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from fedface_flwr.config import Config, from_container, from_json
 from fedface_flwr.errors import ConfigError
@@ -34,6 +34,8 @@ def validate(composed: DictConfig, changes: Mapping[str, Any]) -> Config:
         for key, value in changes.items():
             OmegaConf.update(composed, key, value)
         container = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
+    except MissingMandatoryValue as error:
+        raise ConfigError(f"{error.full_key}: has no default; give it, as in {error.full_key}=VALUE") from error
     except OmegaConfBaseException as error:
         raise ConfigError(str(error).splitlines()[0]) from error
     return from_container(cast("dict[str, Any]", container))
@@ -66,6 +68,9 @@ def config_of_run(config: str, overrides: str, run_id: int) -> Config:
     """
     if config:
         return from_json(config)
-    chosen = shlex.split(overrides)
+    try:
+        chosen = shlex.split(overrides)
+    except ValueError as error:
+        raise ConfigError(f"run-config key overrides={overrides!r}: {error}; quote it as a shell would") from error
     own_folder = any(o.startswith("run.dir=") for o in chosen)
     return compose_config(chosen, {} if own_folder else {"run.dir": f"runs/flwr-{run_id}"})

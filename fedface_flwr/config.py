@@ -143,9 +143,12 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         _require(len(self.silos) >= 1, "data.silos", list(self.silos), "at least one silo must train")
+        _require(bool(self.root) or self.kind != "files", "data.root", self.root, "must be the folder of the data")
         for key, names in (("silos", self.silos), ("validators", self.validators), ("tests", self.tests)):
             _require(len({_stem(n) for n in names}) == len(names), f"data.{key}", list(names), "names must differ")
             _require(all(_stem(n) for n in names), f"data.{key}", list(names), "names must not be empty")
+        moved = [n for n in self.validators if self.packs[_stem(n)] != n]
+        _require(not moved, "data.tests", list(self.tests), f"has the name, but not the file, of validator {moved}")
 
     @property
     def trainers(self) -> tuple[str, ...]:
@@ -340,7 +343,10 @@ def _build(kind: Any, value: Any, key: str) -> Any:
         return _build_dataclass(typing.cast("type[Any]", kind), value, key)
     origin = get_origin(kind)
     if origin is Literal:
-        _require(value in get_args(kind), key, value, f"must be one of {', '.join(map(str, get_args(kind)))}")
+        choices = get_args(kind)
+        # Compared with their types, for 18.0 == 18.
+        known = any(type(value) is type(choice) and value == choice for choice in choices)
+        _require(known, key, value, f"must be one of {', '.join(map(str, choices))}")
         return value
     if origin is tuple:
         _require(isinstance(value, (list, tuple)), key, value, "must be a list")

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
@@ -13,7 +12,9 @@ from types import FrameType
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from fedface_flwr.compose import CONF, validate
@@ -34,13 +35,14 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 def absolute_paths(config: DictConfig, folder: Path, base: Path) -> dict[str, str | float]:
     """Return the keys that a run needs changed: its folder, and paths that would mean another place to Flower."""
-    root, cache = config.data.get("root", ""), config.data.cache
-    return {
+    changes: dict[str, str | float] = {
         "run.dir": str(folder),
         "run.launched": time.time(),
-        "data.root": str(base / root) if root else "",
-        "data.cache": str(base / (cache or ".fedface/cache")),
+        "data.cache": str(base / (config.data.cache or ".fedface/cache")),
     }
+    if not OmegaConf.is_missing(config.data, "root") and config.data.root:
+        changes["data.root"] = str(base / config.data.root)
+    return changes
 
 
 def follow(simulation: Simulation, config: Config, console: Console) -> None:
@@ -90,21 +92,19 @@ def run(config: Config, console: Console) -> None:
 @hydra.main(config_path=str(CONF), config_name="config", version_base=None)
 def _job(composed: DictConfig) -> None:
     folder = Path(HydraConfig.get().runtime.output_dir).absolute()
-    try:
-        config = validate(composed, absolute_paths(composed, folder, Path.cwd()))
-        run(config, Console())
-    except (FedFaceError, OSError) as error:
-        # One readable line instead of Hydra's trace; it is the last.
-        print(f"fedface: {error}", file=sys.stderr, flush=True)
-        sys.exit(1)
+    run(validate(composed, absolute_paths(composed, folder, Path.cwd())), Console())
 
 
 def main() -> None:
     """Entry of the ``fedface`` command."""
     signal.signal(signal.SIGTERM, _terminate)
-    logging.getLogger("hydra").setLevel(logging.WARNING)
-    os.environ.setdefault("HYDRA_FULL_ERROR", "0")
-    _job()
+    # Makes Hydra hand errors over, of which it would else print a trace.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    try:
+        _job()
+    except (FedFaceError, OSError, HydraException, OmegaConfBaseException) as error:
+        print(f"fedface: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from fedface_flwr.compose import config_of_run
 from fedface_flwr.config import Config
 from fedface_flwr.data.images import PREPROCESSING
-from fedface_flwr.errors import StateError
+from fedface_flwr.errors import FedFaceError, StateError
 from fedface_flwr.federation.checkpoint import save_backbone
 from fedface_flwr.federation.layout import Layout
 from fedface_flwr.files import write_text
@@ -45,7 +45,8 @@ def main(grid: Grid, context: Context) -> None:
         try:
             summary = _run(grid, config, folder, recorder, began)
         except BaseException as error:
-            recorder.emit({"event": "error", "message": f"{type(error).__name__}: {error}"})
+            known = isinstance(error, FedFaceError)
+            recorder.emit({"event": "error", "message": str(error) if known else f"{type(error).__name__}: {error}"})
             raise
         write_summary(folder.summary, summary)
         write_report(folder.path)

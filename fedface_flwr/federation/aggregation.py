@@ -103,7 +103,7 @@ def aggregate(
     size, parameters = len(model), len(momentum)
     if weights.shape != (len(rows),) or any(row.shape != (size,) for row in rows) or parameters > size:
         raise ValueError(f"weights {weights.shape}, rows {[r.shape for r in rows]} and model {model.shape} do not fit")
-    if abs(float(weights.sum()) - 1.0) > 1e-6:
+    if not abs(float(weights.sum()) - 1.0) <= 1e-6:
         raise ValueError(f"aggregation weights sum to {float(weights.sum())}, not to one")
     if not rate > 0:
         raise ValueError(f"the learning rate is {rate}; the momentum needs a positive one")

@@ -31,9 +31,8 @@ def save_backbone(path: Path, layout: Layout, model: ModelState, metadata: Mappi
     metadata : mapping of str to str
         What a reader must know to use them: architecture, input size, colour order, preprocessing, method.
     """
-    tensors = {name: np.ascontiguousarray(tensor) for name, tensor in model.tensors(layout).items()}
     with replacing(path) as temporary:
-        save_file(tensors, temporary, metadata={"format": FORMAT, **metadata})
+        save_file(model.tensors(layout), temporary, metadata={"format": FORMAT, **metadata})
 
 
 def load_backbone(path: Path, layout: Layout) -> tuple[ModelState, dict[str, str]]:

@@ -100,7 +100,5 @@ class FlatModel:
 
 
 def _tensor(array: np.ndarray) -> Tensor:
-    """Wrap an array without copying; received arrays are read-only, of which torch would warn."""
-    if array.flags.writeable:
-        return torch.from_numpy(array)
-    return torch.frombuffer(array.data, dtype=getattr(torch, array.dtype.name))
+    """Wrap an array, or a copy where it is read-only, as received ones are: torch has no tensor for those."""
+    return torch.from_numpy(array if array.flags.writeable else array.copy())

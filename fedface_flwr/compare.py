@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``fedface-compare``: several runs, some at a time, and what they show side by side."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from rich.console import Console
+
+from fedface_flwr.errors import ConfigError, FedFaceError
+from fedface_flwr.files import write_text
+from fedface_flwr.reporting.comparison import comparison_table, write_comparison
+from fedface_flwr.reporting.results import results_table
+from fedface_flwr.reporting.run_folder import RunFolder
+from fedface_flwr.reporting.summary import read_summary
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a comparison: the Hydra overrides that it has of its own, and its folder."""
+
+    name: str
+    overrides: tuple[str, ...]
+    folder: RunFolder
+
+
+def expand(overrides: Sequence[str], out: Path) -> list[Job]:
+    """Return one job for every combination of the values that overrides list, as Hydra's multirun would.
+
+    Parameters
+    ----------
+    overrides : sequence of str
+        Hydra overrides, such as ``strategy=fedavg,fedface``.
+    out : Path
+        Folder of the comparison; each job gets a folder in it, named after what distinguishes the job.
+
+    Raises
+    ------
+    ConfigError
+        If an override cannot be read.
+    """
+    try:
+        parsed = OverridesParser.create().parse_overrides(list(overrides))
+    except HydraException as error:
+        raise ConfigError(str(error).splitlines()[0]) from error
+    choices: list[list[str]] = []
+    for text, override in zip(overrides, parsed, strict=True):
+        swept = override.is_sweep_override()
+        choices.append([f"{override.key_or_group}={v}" for v in override.sweep_string_iterator()] if swept else [text])
+    jobs = []
+    for chosen in itertools.product(*choices):
+        own = [text for text, choice in zip(chosen, choices, strict=True) if len(choice) > 1]
+        name = ",".join(own).replace("/", "-") or "run"
+        jobs.append(Job(name, chosen, RunFolder(out / name)))
+    return jobs
+
+
+def run_job(job: Job, console: Console, lock: threading.Lock) -> str:
+    """Run a job that has no summary yet, showing its lines under its name; return the reason if it fails."""
+    if job.folder.summary.exists():
+        return ""
+    command = [sys.executable, "-m", "fedface_flwr.launch", *job.overrides, f"run.dir={_quoted(job.folder.path)}"]
+    last = ""
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        try:
+            for line in process.stdout or ():
+                last = line.rstrip() or last
+                with lock:
+                    console.print(f"[{job.name}] {line.rstrip()}", markup=False, highlight=False, soft_wrap=True)
+        except BaseException:
+            process.terminate()
+            raise
+    return last if process.returncode else ""
+
+
+def _quoted(path: Path) -> str:
+    """Quote a path for Hydra, to which commas and equals signs mean something."""
+    return "'" + str(path).replace("'", r"\'") + "'"
+
+
+def compare(jobs: Sequence[Job], out: Path, at_once: int, console: Console) -> None:
+    """Run what has not been run, then print one table and write the comparison's files.
+
+    Raises
+    ------
+    FedFaceError
+        If runs fail, with each one's reason; the others are finished, and kept for the next call.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    lock = threading.Lock()
+    with ThreadPoolExecutor(max_workers=at_once) as pool:
+        reasons = list(pool.map(lambda job: run_job(job, console, lock), jobs))
+    faults = [f"{job.name}: {reason}" for job, reason in zip(jobs, reasons, strict=True) if reason]
+    if faults:
+        raise FedFaceError("; ".join(faults))
+    summaries = [read_summary(job.folder.summary) for job in jobs]
+    console.print(comparison_table(summaries))
+    write_text(out / "results.md", results_table(summaries))
+    report = out / "comparison.html"
+    write_comparison(report, [job.folder.path for job in jobs])
+    console.print(f"report: {report}", highlight=False, soft_wrap=True)
+
+
+def main() -> None:
+    """Entry of the ``fedface-compare`` command."""
+    parser = argparse.ArgumentParser(description="Run every combination of the listed values and compare the runs.")
+    parser.add_argument("overrides", nargs="+", help="Hydra overrides; key=a,b runs both")
+    parser.add_argument("--out", type=Path, required=True, help="folder; finished runs in it are not run again")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at once (default 1)")
+    arguments = parser.parse_args()
+    out = arguments.out.absolute()
+    try:
+        compare(expand(arguments.overrides, out), out, max(arguments.jobs, 1), Console())
+    except (FedFaceError, OSError) as error:
+        print(f"fedface-compare: {error}", file=sys.stderr, flush=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
