@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -58,8 +59,9 @@ def view(array: Array) -> npt.NDArray[Any]:
         shape, fortran, dtype = read_header(stream)
         if dtype.hasobject or (fortran and len(shape) > 1):
             raise ValueError(f"{dtype} in {'column' if fortran else 'row'} order")
-        return np.frombuffer(array.data, dtype, count=int(np.prod(shape)), offset=stream.tell()).reshape(shape)
-    except ValueError as error:
+        return np.frombuffer(array.data, dtype, count=math.prod(shape), offset=stream.tell()).reshape(shape)
+    except Exception as error:
+        # NumPy evaluates the header as Python text, and foreign bytes make that fail in more ways than it promises.
         raise ProtocolError(f"message: an array cannot be read ({error})") from error
 
 
@@ -68,16 +70,19 @@ def num_bytes(records: RecordDict) -> int:
     return sum(len(a.data) for record in records.array_records.values() for a in record.values())
 
 
-def read_reply(records: RecordDict) -> tuple[Arrays, dict[str, Any]]:
+def read_reply(reply: Message) -> tuple[Arrays, dict[str, Any]]:
     """Return a reply's arrays, as views, and its scalars.
 
     Raises
     ------
     ProtocolError
-        If the reply holds any other record.
+        If the reply is an error, with its reason, or holds any other record.
     """
+    if reply.has_error():
+        raise ProtocolError(reply.error.reason)
+    records = reply.content
     extra = sorted(set(records) - {ARRAYS, METRICS})
-    if extra or METRICS not in records:
+    if extra or METRICS not in records.metric_records:
         raise ProtocolError(f"reply: unexpected records {extra}" if extra else "reply: no metrics")
     arrays = records.array_records.get(ARRAYS, ArrayRecord())
     return {name: view(array) for name, array in arrays.items()}, dict(records.metric_records[METRICS])

@@ -59,6 +59,14 @@ def read_request(scalars: Mapping[str, Any], layout: Layout) -> None:
     _check_layout(scalars, layout)
 
 
+def read_prepare_reply(scalars: Mapping[str, Any]) -> int:
+    """Return how many images or pairs a party owns; errors as :func:`read_train_reply`."""
+    _check_scalars(scalars, {"samples": int})
+    if scalars["samples"] < 1:
+        raise ProtocolError(f"prepare reply: {scalars['samples']} samples")
+    return int(scalars["samples"])
+
+
 def write_train(party: str, half: str, layout: Layout, task: TrainTask) -> tuple[Arrays, Scalars]:
     """Return the arrays and scalars of a train message."""
     arrays = model_arrays(task.model)
@@ -105,8 +113,12 @@ def read_train_reply(arrays: Arrays, scalars: Mapping[str, Any], sets: Sequence[
         raise ProtocolError(f"train reply: arrays {list(arrays)} instead of model and counters")
     kinds: dict[str, type] = {f"{figure}.{name}": float for name in sets for figure in BRANCH_FIGURES}
     _check_scalars(scalars, {"images": int, "seconds": float, **kinds})
+    if scalars["images"] < 1 or scalars["seconds"] < 0:
+        raise ProtocolError(f"train reply: {scalars['images']} images in {scalars['seconds']} seconds")
     model = _model([arrays["model"], arrays["counters"]], layout)
-    if not np.isfinite(np.dot(model.values, model.values)):
+    with np.errstate(over="ignore"):
+        squared_norm = np.dot(model.values, model.values)
+    if not np.isfinite(squared_norm):
         raise ProtocolError("train reply: the model holds values that are not finite, or too large to be weights")
     branches = {name: BranchResult(*(float(scalars[f"{f}.{name}"]) for f in BRANCH_FIGURES)) for name in sets}
     return TrainResult(model, branches, int(scalars["images"]), float(scalars["seconds"]))

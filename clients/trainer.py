@@ -13,6 +13,7 @@ from flwr.common import NDArrays, Scalar
 
 from clients.contract import half_of, read_request, read_train, write_train_reply
 from fedface_flwr.config import Config
+from fedface_flwr.errors import ProtocolError
 
 if TYPE_CHECKING:
     from fedface_flwr.training.trainer import Trainer
@@ -46,6 +47,16 @@ class TrainerClient(NumPyClient):
         """Run one round; see ``clients.contract`` for both directions."""
         trainer = self._trainer(config)
         return write_train_reply(trainer.train(read_train(parameters, config, trainer.layout)))
+
+    def evaluate(self, parameters: NDArrays, config: dict[str, Scalar]) -> Any:
+        """Refuse: a trainer owns no pairs.
+
+        Raises
+        ------
+        ProtocolError
+            Always.
+        """
+        raise ProtocolError(f"{self._party} is a trainer; it trains and never evaluates")
 
     def _trainer(self, config: Mapping[str, Any]) -> Trainer:
         return _trainer(self._config, self._party, self._store / half_of(config), self._cache)

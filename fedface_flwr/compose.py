@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from hydra.errors import HydraException
+from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
@@ -47,6 +47,8 @@ def compose_config(overrides: Sequence[str], changes: Mapping[str, Any]) -> Conf
     try:
         with initialize_config_dir(str(CONF), version_base=None):
             composed = compose("config", overrides=list(overrides))
+    except OverrideParseException as error:
+        raise ConfigError(f"{error.override}: not an override ({error.message.splitlines()[0]})") from error
     except HydraException as error:
         raise ConfigError(str(error)) from error
     return validate(composed, changes)

@@ -13,6 +13,7 @@ import math
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -71,8 +72,8 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         _require(self.rate > 0, "optimizer.rate", self.rate, "must be positive")
-        rising = all(0 < a < b for a, b in zip((1e-12, *self.milestones), (*self.milestones, 1.0), strict=True))
-        _require(rising, "optimizer.milestones", self.milestones, "must rise strictly within (0, 1)")
+        rising = all(a < b for a, b in pairwise((0.0, *self.milestones, 1.0)))
+        _require(rising, "optimizer.milestones", list(self.milestones), "must rise strictly within (0, 1)")
         _require(0 < self.factor <= 1, "optimizer.factor", self.factor, "must be in (0, 1]")
         _require(0 <= self.momentum < 1, "optimizer.momentum", self.momentum, "must be in [0, 1)")
         _require(self.weight_decay >= 0, "optimizer.weight_decay", self.weight_decay, "must not be negative")

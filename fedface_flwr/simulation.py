@@ -188,16 +188,21 @@ class Simulation:
         shutil.rmtree(self._ray, ignore_errors=True)
 
     def _processes(self) -> Iterator[int]:
-        """Yield the ids of this run's living processes, which carry its mark in their environment."""
+        """Yield the ids of this run's living processes, which carry its mark in their environment.
+
+        Ray's helpers write their title over their environment; they are known by that title and the folder they run in.
+        """
         mark = f"{MARK}={self._token}".encode()
         for folder in Path("/proc").glob("[0-9]*"):
             try:
                 marked = mark in (folder / "environ").read_bytes().split(b"\0")
+                titled = (folder / "cmdline").read_bytes().startswith(b"ray::")
+                here = titled and os.readlink(folder / "cwd") == self._config.run.dir
                 dead = (folder / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
             except OSError:
                 # It ended while we looked, or is another user's.
                 continue
-            if marked and not dead:
+            if (marked or here) and not dead:
                 yield int(folder.name)
 
 

@@ -38,21 +38,18 @@ class FedAvg(RoundLoop):
     def absorb(self, results: Mapping[str, TrainResult], rate: float) -> None:
         """Average the local models in place; weights of silos that did not answer are shared out among the others."""
         with self.lock:
-            weights = self._current_weights(results)
+            weights = self._current_weights()
         present = [self.config.trainers.index(name) for name in results]
         share = weights[present] / weights[present].sum()
         model = self.models[GLOBAL]
         aggregate([r.model.values for r in results.values()], share, model.values, self._momentum, rate)
         model.counters[:] = aggregate_counters([r.model.counters for r in results.values()])
 
-    def _current_weights(self, results: Mapping[str, TrainResult]) -> npt.NDArray[np.float64]:
+    def _current_weights(self) -> npt.NDArray[np.float64]:
         if self.weights is None:
             by_samples = self.config.strategy.weights == "samples"
-            first = [
-                float(results[name].num_images) if by_samples and name in results else float(not by_samples)
-                for name in self.config.trainers
-            ]
-            self.weights = np.array(first) / np.sum(first)
+            first = np.array([float(self.samples[name] if by_samples else 1) for name in self.config.trainers])
+            self.weights = first / first.sum()
         return self.weights
 
     @property

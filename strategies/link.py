@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from flwr.app import Array, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ConfigRecord, Error, Message, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from clients.adapter import CONFIG, read_properties, to_records
@@ -36,6 +37,7 @@ class Link:
         self._grid, self._parties, self._poll, self._ttl = grid, tuple(parties), poll, ttl
         self._nodes: dict[str, int] = {}
         self._asked: dict[str, str] = {}
+        self._refused: dict[str, Message] = {}
         self._lock = threading.Lock()
 
     def discover(self, timeout: float) -> None:
@@ -57,8 +59,9 @@ class Link:
                 )
             fresh = [node for node in self._grid.get_node_ids() if node not in asked]
             asked.update(fresh)
-            self._ask(fresh, min(left, 60.0))
-            if not fresh:
+            if fresh:
+                self._ask(fresh, min(left, 60.0))
+            else:
                 time.sleep(self._poll)
 
     def _ask(self, nodes: list[int], timeout: float) -> None:
@@ -77,24 +80,22 @@ class Link:
         return Message(to_records(arrays, scalars), self._nodes[party], kind, group_id=group, ttl=self._ttl)
 
     def push(self, message: Message) -> str:
-        """Send a message and return its id.
-
-        Raises
-        ------
-        ProtocolError
-            If the SuperLink does not take it.
-        """
+        """Send a message and return its id; one that the SuperLink does not take is answered by an error."""
         party = str(message.content.config_records[CONFIG]["party"])
-        ids = list(self._grid.push_messages([message]))
-        if not ids or not ids[0]:
-            raise ProtocolError(f"the SuperLink refused a message for {party}; is its node still connected?")
+        taken = [number for number in self._grid.push_messages([message]) if number]
+        number = message.metadata.message_id
         with self._lock:
-            self._asked[ids[0]] = party
-        return ids[0]
+            self._asked[number] = party
+            if not taken:
+                reason = "the SuperLink refused a message; is the party's node still connected?"
+                self._refused[number] = Message(Error(ErrorCode.NODE_UNAVAILABLE, reason), reply_to=message)
+        return number
 
-    def pull(self, ids: Iterable[str]) -> list[Message]:
+    def pull(self, ids: Collection[str]) -> list[Message]:
         """Return the replies that have come to the messages of these ids."""
-        return list(self._grid.pull_messages(list(ids)))
+        with self._lock:
+            refused = {number: self._refused.pop(number) for number in ids if number in self._refused}
+        return [*refused.values(), *self._grid.pull_messages([number for number in ids if number not in refused])]
 
     def party_of(self, reply: Message) -> str:
         """Return who answers; the sender's node would not tell, for errors may come from the SuperLink itself."""

@@ -20,6 +20,7 @@ from clients.contract import (
     TEST_FIGURES,
     model_arrays,
     read_figures,
+    read_prepare_reply,
     read_train_reply,
     write_evaluate,
     write_request,
@@ -58,6 +59,7 @@ class RoundLoop(Strategy):
         self.schedule = StepSchedule(options.rate, options.milestones, options.factor, config.training.rounds)
         self.round = 0
         self.ready = 0.0
+        self.samples: dict[str, int] = {}
         self.loss_ema: dict[str, float] = {}
         self.bytes_sent: dict[str, int] = defaultdict(int)
         self.tests: dict[str, dict[str, dict[str, float]]] = defaultdict(dict)
@@ -183,7 +185,10 @@ class RoundLoop(Strategy):
         for reply in self._ask(messages):
             party = self.link.party_of(reply)
             silent.discard(party)
-            faults += [f"{party}: {reply.error.reason}"] if reply.has_error() else []
+            try:
+                self.samples[party] = read_prepare_reply(read_reply(reply)[1])
+            except ProtocolError as error:
+                faults.append(f"{party}: {error}")
         faults += [f"{party}: no answer within {self.config.federation.round_timeout:g} s" for party in silent]
         if faults:
             raise ProtocolError("; ".join(sorted(faults)))
@@ -245,9 +250,7 @@ class RoundLoop(Strategy):
         return None, None
 
     def _read_train(self, trainer: str, reply: Message) -> TrainResult:
-        if reply.has_error():
-            raise ProtocolError(reply.error.reason)
-        arrays, scalars = read_reply(reply.content)
+        arrays, scalars = read_reply(reply)
         return read_train_reply(arrays, scalars, self.config.sets_of(trainer), self.layout)
 
     def _silo_figures(self, trainer: str, result: TrainResult, sent: int) -> dict[str, dict[str, float]]:
@@ -308,9 +311,10 @@ class RoundLoop(Strategy):
         """
         for reply in replies:
             pack = self.link.party_of(reply)
-            if reply.has_error():
-                raise ProtocolError(f"test of {self._tested} on {pack}: {reply.error.reason}")
-            figures = read_figures(read_reply(reply.content)[1], TEST_FIGURES)
+            try:
+                figures = read_figures(read_reply(reply)[1], TEST_FIGURES)
+            except ProtocolError as error:
+                raise ProtocolError(f"test of {self._tested} on {pack}: {error}") from error
             seconds = figures.pop("seconds")
             self.tests[self._tested][pack] = figures
             self.emit({"event": "test", "model": self._tested, "pack": pack, **figures, "seconds": seconds})

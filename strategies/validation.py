@@ -220,9 +220,7 @@ class ScoringRound:
     def _take(self, sent: tuple[str, int], reply: Message, faults: dict[str, str]) -> None:
         name, candidate = sent
         try:
-            if reply.has_error():
-                raise ProtocolError(reply.error.reason)
-            self._scores[name][candidate] = read_figures(read_reply(reply.content)[1], SCORE_FIGURES)["score"]
+            self._scores[name][candidate] = read_figures(read_reply(reply)[1], SCORE_FIGURES)["score"]
         except ProtocolError as error:
             faults[name] = str(error)
             self._todo[name].clear()

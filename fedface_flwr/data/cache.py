@@ -7,7 +7,6 @@ import hashlib
 import json
 import math
 import os
-import tempfile
 import zlib
 from dataclasses import dataclass
 from io import BytesIO
@@ -19,6 +18,7 @@ import numpy.typing as npt
 
 from fedface_flwr.data.decoding import EncodedSet, decode_many
 from fedface_flwr.data.sets import Images
+from fedface_flwr.files import replacing
 
 _CHUNK = 1024  # images decoded, written and checked at a time
 _CHECKSUM_BYTES = 4
@@ -75,8 +75,8 @@ def cached(encoded: EncodedSet, size: int, cache_dir: Path) -> CachedSet:
     shape = (len(encoded.labels), 3, size, size)
     pixels = _load(path, shape)
     if pixels is None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _build(encoded, shape, path)
+        with replacing(path) as temporary, temporary.open("wb") as file:
+            _write(encoded, shape, file)
         pixels = _map(path, shape)
     return CachedSet(encoded.name, encoded.num_identities, encoded.labels, pixels)
 
@@ -113,17 +113,6 @@ def _header(shape: tuple[int, ...]) -> bytes:
     file = BytesIO()
     np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
     return file.getvalue()
-
-
-def _build(encoded: EncodedSet, shape: tuple[int, ...], path: Path) -> None:
-    handle, temporary = tempfile.mkstemp(prefix=f"{path.stem}-", suffix=".tmp", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            _write(encoded, shape, file)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
 
 
 def _write(encoded: EncodedSet, shape: tuple[int, ...], file: BinaryIO) -> None:

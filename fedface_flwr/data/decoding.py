@@ -14,28 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from fedface_flwr.data.images import decode
-from fedface_flwr.data.sets import Images
+from fedface_flwr.data.sets import Images, LabelledSet
 
 # Decoding leaves Python's lock, but a silo shares its machine: a few threads, not all cores.
 _THREADS = min(4, os.cpu_count() or 1)
 
 
-class EncodedSet(Protocol):
-    """Labelled pictures still in their files; what a reader of a format provides.
-
-    Attributes
-    ----------
-    name : str
-        The silo's name.
-    num_identities : int
-        Number of classes; every label lies in ``[0, num_identities)``.
-    labels : ndarray of int64, shape (n,)
-        Identity of each picture.
-    """
-
-    name: str
-    num_identities: int
-    labels: npt.NDArray[np.int64]
+class EncodedSet(LabelledSet, Protocol):
+    """Labelled pictures still in their files; what a reader of a format provides."""
 
     @property
     def files(self) -> Sequence[Path]:

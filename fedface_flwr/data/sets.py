@@ -13,8 +13,8 @@ Images = npt.NDArray[np.uint8]
 """uint8 RGB images, shape (n, 3, size, size)."""
 
 
-class ImageSet(Protocol):
-    """Labelled training faces of one silo.
+class LabelledSet(Protocol):
+    """What is known of a silo's faces before any picture is looked at.
 
     Attributes
     ----------
@@ -29,6 +29,10 @@ class ImageSet(Protocol):
     name: str
     num_identities: int
     labels: npt.NDArray[np.int64]
+
+
+class ImageSet(LabelledSet, Protocol):
+    """Labelled training faces of one silo."""
 
     def images(self, indices: npt.NDArray[np.int64]) -> Images:
         """Return the images at ``indices`` as uint8 RGB of shape (len(indices), 3, size, size)."""

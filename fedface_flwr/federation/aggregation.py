@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weighted averages of local models, and the server momentum, in one pass over memory.
 
-The rows may be views of received message buffers: they are read once, block by block, so that the matrix product runs
-on data that is still in the cache and no second copy of any model is made.
+The rows may be views of received message buffers: they are read once, block by block, so that the sums run on data that
+is still in the cache and no second copy of any model is made. Threads share out the columns, never a sum's terms: the
+result's bits do not depend on their number or timing.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -18,13 +20,18 @@ from fedface_flwr.federation.layout import Counters
 
 F = TypeVar("F", np.float32, np.float64)
 
-BLOCK = 16_384
-"""Columns a block: the scratch of a dozen silos stays below 1 MiB, the size of a core's second-level cache."""
+BLOCK = 65_536
+"""Columns a block at most: a sum, a term and a row of them fit a core's second-level cache, and each array operation is
+long beside the interpreter's lock that threads pass on between operations."""
 
-SPAN = 64 * BLOCK
+SPAN = 16 * BLOCK
 """Columns a task of the thread pool."""
 
-_POOL = ThreadPoolExecutor(max_workers=2, thread_name_prefix="aggregation")
+_PRODUCT = 2**19
+"""Multiplications a matrix product: a larger one BLAS shares out among threads of its own, which would fight ours."""
+
+# The memory's speed is the limit, and a few cores reach it.
+_POOL = ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1), thread_name_prefix="aggregation")
 
 
 def _spans(size: int, step: int, start: int = 0) -> Iterator[slice]:
@@ -58,10 +65,11 @@ def combine(
             f"weights {weights.shape}, rows {[row.shape for row in rows]} and out {out.shape} do not fit together"
         )
     factors = weights.astype(out.dtype)
+    width = min(BLOCK, -(-_PRODUCT // max(weights.size, 1)))
 
     def work(span: slice) -> None:
-        scratch = np.empty((len(rows), BLOCK), dtype=out.dtype)
-        for block in _spans(span.stop, BLOCK, span.start):
+        scratch = np.empty((len(rows), width), dtype=out.dtype)
+        for block in _spans(span.stop, width, span.start):
             part = scratch[:, : block.stop - block.start]
             for i, row in enumerate(rows):
                 part[i] = row[block]

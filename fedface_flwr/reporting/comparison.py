@@ -11,13 +11,14 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from fedface_flwr.errors import ConfigError
+from fedface_flwr.files import write_text
 from fedface_flwr.reporting.history import History, thinned
 from fedface_flwr.reporting.html import megabytes
 from fedface_flwr.reporting.metrics import read_metrics
 from fedface_flwr.reporting.page import page, paragraph, picture, section, table
 from fedface_flwr.reporting.plots import INK, legend_above, line_style, new_figure, plain, style_axes, to_svg
 from fedface_flwr.reporting.progress import number, percent
-from fedface_flwr.reporting.run_folder import RunFolder, replacing
+from fedface_flwr.reporting.run_folder import RunFolder
 from fedface_flwr.reporting.summary import Summary, read_summary
 
 
@@ -75,8 +76,7 @@ def write_comparison(path: Path, run_dirs: Sequence[Path]) -> None:
         section("Results", _html_table(labels, summaries)),
         section("Curves", *_curves(labels, histories, _union(summaries, "loss_ema"))),
     ]
-    with replacing(path) as temporary:
-        temporary.write_text(page("Comparison of runs", body), encoding="utf-8")
+    write_text(path, page("Comparison of runs", body))
 
 
 def run_labels(summaries: Sequence[Summary]) -> list[str]:

@@ -8,12 +8,13 @@ from html import escape
 from pathlib import Path
 
 from fedface_flwr.errors import DataError
+from fedface_flwr.files import write_text
 from fedface_flwr.reporting.history import History
 from fedface_flwr.reporting.metrics import read_metrics
 from fedface_flwr.reporting.page import page, paragraph, picture, section, table
 from fedface_flwr.reporting.plots import run_figures, save_png, to_svg
 from fedface_flwr.reporting.progress import number, percent
-from fedface_flwr.reporting.run_folder import RunFolder, replacing
+from fedface_flwr.reporting.run_folder import RunFolder
 from fedface_flwr.reporting.summary import Account, Summary, TestFigures, read_summary
 
 OTHER_LIMIT = 0.10
@@ -66,8 +67,7 @@ def write_report(run_dir: Path) -> Path:
         _account(summary["account"]),
         section("Configuration", f"<details><summary>config.yaml</summary><pre>{escape(config)}</pre></details>"),
     ]
-    with replacing(folder.report) as temporary:
-        temporary.write_text(page(f"{summary['method']}, seed {summary['seed']}", body), encoding="utf-8")
+    write_text(folder.report, page(f"{summary['method']}, seed {summary['seed']}", body))
     return folder.report
 
 

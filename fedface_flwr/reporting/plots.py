@@ -18,8 +18,8 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from fedface_flwr.files import replacing
 from fedface_flwr.reporting.history import FloatArray, History, thinned
-from fedface_flwr.reporting.run_folder import replacing
 
 # Okabe and Ito's colour-blind-safe palette, less its yellow and black, which vanish on white and on black.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")

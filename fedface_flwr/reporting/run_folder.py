@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one place that names the files of a run's folder, and the way they are written whole or not at all."""
+"""The one place that names the files of a run's folder."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,19 +56,3 @@ class RunFolder:
     def plot(self, name: str) -> Path:
         """Return the PNG file of the plot `name`: loss, accuracy or weights."""
         return self.path / "plots" / f"{name}.png"
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary path beside `path`, and put it in the place of `path` if the block succeeds.
-
-    A reader, or a crash in mid-writing, thus meets the old file or the new one and never a part of one.
-    Missing parent folders are made.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypedDict, cast
 
 from fedface_flwr.errors import DataError
-from fedface_flwr.reporting.run_folder import replacing
+from fedface_flwr.files import write_text
 
 TestFigures = TypedDict(
     "TestFigures",
@@ -87,8 +87,7 @@ def write_summary(path: Path, summary: Summary) -> None:
         text = json.dumps(summary, indent=2, allow_nan=False)
     except ValueError as error:
         raise DataError(f"{path}: a figure is NaN or infinite; give None instead: {summary}") from error
-    with replacing(path) as temporary:
-        temporary.write_text(text + "\n", encoding="utf-8")
+    write_text(path, text + "\n")
 
 
 def read_summary(path: Path) -> Summary:

@@ -60,7 +60,9 @@ class PartyGrid(Grid):
     returns the reply to deliver. ``refused`` holds the parties to whom messages are not taken.
     """
 
-    def __init__(self, config: Config, nodes: int | None = None, *, node_configs: Sequence[dict[str, Any]] = ()) -> None:
+    def __init__(
+        self, config: Config, nodes: int | None = None, *, node_configs: Sequence[dict[str, Any]] = ()
+    ) -> None:
         count = nodes or len(config.parties)
         shares = node_configs or [{"partition-id": i, "num-partitions": count} for i in range(count)]
         run = {"config": config.to_json(), "overrides": ""}

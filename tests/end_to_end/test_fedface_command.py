@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ``fedface`` command, as a person runs it: real processes, real Flower."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from runs import events_of, finish, living_processes, start
+from safetensors.numpy import load_file
+
+from fedface_flwr.reporting.summary import read_summary
+
+
+@pytest.fixture(scope="module")
+def twins(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two runs of one seed in sync mode, at the same time on one machine."""
+    folders = [tmp_path_factory.mktemp(name) for name in ("one", "two")]
+    processes = [start(folder, "fv.mode=sync", "seed=3") for folder in folders]
+    for process in processes:
+        code, out, err = finish(process)
+        assert code == 0, out + err
+    return folders
+
+
+@pytest.mark.timeout(300)
+def test_two_runs_of_one_seed_at_once_end_in_the_same_bits(twins: list[Path]) -> None:
+    one, two = (load_file(folder / "run" / "checkpoint.safetensors") for folder in twins)
+    assert one.keys() == two.keys()
+    assert all(np.array_equal(one[name], two[name]) for name in one)
+
+
+def test_a_run_leaves_its_folder_and_nothing_else(twins: list[Path]) -> None:
+    run = twins[0] / "run"
+    expected = {"config.yaml", "summary.json", "metrics.jsonl", "checkpoint.safetensors", "report.html", "plots"}
+    assert expected | {"tensorboard", "silos"} == {path.name for path in run.iterdir()}
+    assert {path.name for path in (run / "plots").iterdir()} == {"loss.png", "accuracy.png", "weights.png"}
+    assert list((run / "tensorboard").iterdir())
+    assert living_processes(twins[0]) == []
+    assert {path.name for path in twins[0].iterdir()} == {"run", ".fedface"}
+    assert not list((twins[0] / ".fedface").glob("ray-*"))
+
+
+def test_the_summary_holds_what_others_rely_on(twins: list[Path]) -> None:
+    summary = read_summary(twins[0] / "run" / "summary.json")
+    assert (summary["method"], summary["seed"], summary["rounds"], summary["steps_per_round"]) == ("fedface", 3, 3, 2)
+    assert set(summary["loss_ema"]) == set(summary["bytes_sent"]) == {"alpha", "beta", "gamma"}
+    assert set(summary["tests"]) == {"delta", "epsilon"}
+    assert all(figures["pairs"] == 20 and 0 <= figures["accuracy"] <= 1 for figures in summary["tests"].values())
+    assert sum(summary["weights"].values()) == pytest.approx(1)
+    account = summary["account"]
+    assert sum(v for k, v in account.items() if k != "total") == pytest.approx(account["total"])
+    sent = sum(event["silos"]["alpha"]["bytes_up"] for event in events_of(twins[0], "round"))
+    assert summary["bytes_sent"]["alpha"] == sent > 0
+
+
+def test_no_head_and_no_image_is_in_what_the_server_kept(twins: list[Path]) -> None:
+    names = load_file(twins[0] / "run" / "checkpoint.safetensors")
+    assert not any("head" in name for name in names)
+    heads = list((twins[0] / "run" / "silos").rglob("round-*.safetensors"))
+    assert {path.parent.parent.name for path in heads} == {"alpha", "beta", "gamma"}
+    assert all("alpha.head" in load_file(path) for path in heads if path.parent.parent.name == "alpha")
+
+
+@pytest.mark.timeout(300)
+def test_async_validation_rounds_finish_while_a_training_round_runs(tmp_path: Path) -> None:
+    process = start(tmp_path, "fv.mode=async", "training.rounds=2", "training.steps_per_round=400", "fv.pairs=10")
+    code, out, err = finish(process)
+    assert code == 0, out + err
+    finished = Counter(event["training_round"] for event in events_of(tmp_path, "validation"))
+    # The second round's validation works on the first one's models; each of them ends before the round does.
+    assert finished[2] >= 2
+    last_round = events_of(tmp_path, "round")[-1]
+    during = [e for e in events_of(tmp_path, "validation") if e["time"] <= last_round["time"]]
+    assert len(during) >= 2
+    assert all(event["round"] == 1 for event in during)
+
+
+@pytest.mark.timeout(300)
+def test_a_failing_run_says_why_on_its_last_line_and_leaves_no_process(tmp_path: Path) -> None:
+    code, _, err = finish(start(tmp_path, "data=faces", f"data.root={tmp_path / 'nowhere'}"))
+    assert code == 1
+    assert "nowhere/celeba: no such folder of faces" in err.strip().splitlines()[-1]
+    assert living_processes(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("override", "reason"),
+    [
+        ("strategy=nonsense", "strategy/nonsense"),
+        ("training.rounds=0", "training.rounds=0: must be at least 1"),
+        ("trainig.rounds=1", "trainig"),
+        ("data=faces", "data.root"),
+        ("fv.mode=often", "fv.mode='often': must be one of async, sync"),
+    ],
+)
+def test_a_wrong_option_ends_before_flower_starts(tmp_path: Path, override: str, reason: str) -> None:
+    code, _, err = finish(start(tmp_path, override))
+    assert code == 1
+    last = err.strip().splitlines()[-1]
+    assert last.startswith("fedface: ")
+    assert reason in last
+
+
+def test_a_folder_that_holds_a_run_is_not_written_over(twins: list[Path]) -> None:
+    before = (twins[1] / "run" / "summary.json").read_bytes()
+    code, _, err = finish(start(twins[1]))
+    assert code == 1
+    assert "already holds a run" in err.strip().splitlines()[-1]
+    assert (twins[1] / "run" / "summary.json").read_bytes() == before

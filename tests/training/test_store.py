@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedface_flwr.errors import StateError
+from fedface_flwr.training.store import SiloStore
+
+STATE = {
+    "a.head": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "a.smoothed_loss": np.array([0.1 + 0.2]),
+    "a.steps": np.array([2**40 + 1]),
+}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> SiloStore:
+    return SiloStore(tmp_path / "silo")
+
+
+def test_what_was_saved_comes_back_bit_for_bit(store: SiloStore) -> None:
+    store.save(1, STATE)
+    loaded = store.load(1)
+    assert set(loaded) == set(STATE)
+    for name, array in STATE.items():
+        np.testing.assert_array_equal(loaded[name], array)
+        assert (loaded[name].dtype, loaded[name].shape) == (array.dtype, array.shape)
+
+
+def test_nothing_is_created_before_the_first_save(store: SiloStore) -> None:
+    assert store.rounds() == []
+    assert not store.folder.exists()
+
+
+def test_the_last_two_rounds_are_kept(store: SiloStore) -> None:
+    kept = []
+    for number in (1, 2, 3, 4, 12):
+        store.save(number, STATE)
+        kept.append(store.rounds())
+    assert kept == [[1], [1, 2], [2, 3], [3, 4], [12]]
+
+
+def test_a_repeated_round_replaces_itself_and_the_round_before_stays(store: SiloStore) -> None:
+    for number in (1, 2, 3):
+        store.save(number, STATE)
+    store.save(3, {"x": np.ones(1)})
+    assert store.rounds() == [2, 3]
+    assert list(store.load(3)) == ["x"]
+
+
+def test_rounds_are_numbers_not_names(store: SiloStore) -> None:
+    store.save(999_999, STATE)
+    store.save(1_000_000, STATE)
+    (store.folder / "round-x.safetensors").touch()
+    (store.folder / "round-000003.safetensors.old").touch()
+    assert store.rounds() == [999_999, 1_000_000]
+
+
+@pytest.mark.parametrize(("saved", "kept"), [([], "none"), ([1], "1"), ([1, 2, 3], "2, 3")])
+def test_a_round_that_is_not_there_is_an_error_that_lists_those_kept(
+    store: SiloStore, saved: list[int], kept: str
+) -> None:
+    for number in saved:
+        store.save(number, STATE)
+    with pytest.raises(StateError, match=rf"silo: no state of round 9 \(kept: {kept}\)"):
+        store.load(9)
+
+
+@pytest.mark.parametrize("keep", [0, 5, -1], ids=["empty", "no header", "last byte"])
+def test_a_damaged_file_is_an_error_that_names_it(store: SiloStore, keep: int) -> None:
+    store.save(1, STATE)
+    path = store.folder / "round-000001.safetensors"
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(StateError, match=r"round-000001\.safetensors: cannot be read"):
+        store.load(1)
+
+
+def test_a_save_that_fails_leaves_what_was_there(store: SiloStore) -> None:
+    for number in (1, 2):
+        store.save(number, STATE)
+    before = {path.name: path.read_bytes() for path in store.folder.iterdir()}
+    for number in (2, 3):
+        with pytest.raises(Exception, match=""):
+            store.save(number, {"x": np.array(["text"])})
+    assert {path.name: path.read_bytes() for path in store.folder.iterdir()} == before
