@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from statistics import median
-from time import perf_counter
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +16,7 @@ import numpy.typing as npt
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "evaluation"))
 
 from reference_verification import usual_loop
+from timing import in_turns, ratio
 
 from fedface_flwr.evaluation.verification import FOLDS, verify
 
@@ -31,12 +29,6 @@ def random_pairs(pairs: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bo
     return np.clip(generator.normal(centres, 0.25), 0, 4), same
 
 
-def seconds(work: Callable[[], object]) -> float:
-    start = perf_counter()
-    work()
-    return perf_counter() - start
-
-
 def compare(pairs: int, repeats: int) -> None:
     """Print the median ratio for one size; exit with an error when the accuracies differ."""
     distances, same = random_pairs(pairs)
@@ -46,15 +38,15 @@ def compare(pairs: int, repeats: int) -> None:
     if ours.fold_accuracies != tuple(accuracies) or ours.thresholds != tuple(thresholds):
         raise SystemExit(f"{pairs} pairs: thresholds or accuracies differ from the usual loop's")
 
-    loop_times, our_times = [], []
-    for _ in range(repeats):
-        loop_times.append(seconds(lambda: usual_loop(distances, same, FOLDS, every, every)))
-        our_times.append(seconds(lambda: verify(distances, same)))
-    ratio = median(loop / our for loop, our in zip(loop_times, our_times, strict=True))
-    print(
-        f"{pairs} pairs: usual loop {1e3 * median(loop_times):.1f} ms, "
-        f"verify {1e3 * median(our_times):.2f} ms, median ratio {ratio:.0f}, identical accuracies"
+    times = in_turns(
+        {
+            "loop": lambda: usual_loop(distances, same, FOLDS, every, every),
+            "ours": lambda: verify(distances, same),
+        },
+        repeats,
     )
+    print(f"{pairs} pairs, {repeats} turns, identical accuracies: median ratio [middle half]")
+    print(f"  usual loop / verify: {ratio(times['loop'], times['ours'])}")
 
 
 def main() -> None:

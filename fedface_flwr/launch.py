@@ -26,7 +26,7 @@ from fedface_flwr.reporting.tail import MetricsTail
 from fedface_flwr.simulation import Simulation
 
 # How long nothing may be heard of a run before Flower itself is asked; its command line costs a second of a core.
-QUIET = 20.0
+QUIET = 60.0
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

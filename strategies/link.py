@@ -15,6 +15,9 @@ from clients.adapter import CONFIG, read_properties, to_records
 from clients.contract import QUERY, Scalars
 from fedface_flwr.errors import ProtocolError
 
+ASK_AGAIN = 60.0
+"""Seconds after which a node that has not said for whom it acts is asked once more."""
+
 
 class Link:
     """The federation's parties by name.
@@ -49,7 +52,7 @@ class Link:
             If that takes longer than ``timeout`` seconds, naming who is missing, or two nodes claim one party.
         """
         deadline = time.monotonic() + timeout
-        asked: set[int] = set()
+        known: set[int] = set()
         while missing := [party for party in self._parties if party not in self._nodes]:
             left = deadline - time.monotonic()
             if left <= 0:
@@ -57,23 +60,26 @@ class Link:
                     f"no node acts for {', '.join(missing)} after {timeout:g} s; start it, "
                     "or raise federation.start_timeout"
                 )
-            fresh = [node for node in self._grid.get_node_ids() if node not in asked]
-            asked.update(fresh)
+            fresh = [node for node in self._grid.get_node_ids() if node not in known]
             if fresh:
-                self._ask(fresh, min(left, 60.0))
+                known |= self._ask(fresh, min(left, ASK_AGAIN))
             else:
                 time.sleep(self._poll)
 
-    def _ask(self, nodes: list[int], timeout: float) -> None:
+    def _ask(self, nodes: list[int], timeout: float) -> set[int]:
+        """Ask nodes for whom they act; return those that answered, for one that is still starting is asked again."""
+        answered = set()
         content = RecordDict({CONFIG: ConfigRecord()})
         queries = [Message(content, node, f"query.{QUERY}", group_id=QUERY, ttl=self._ttl) for node in nodes]
         for reply in self._grid.send_and_receive(queries, timeout=timeout):
             if reply.has_error():
                 raise ProtocolError(f"node {reply.metadata.src_node_id} cannot take part: {reply.error.reason}")
+            answered.add(reply.metadata.src_node_id)
             for party in read_properties(reply.content):
                 node = self._nodes.setdefault(party, reply.metadata.src_node_id)
                 if node != reply.metadata.src_node_id:
                     raise ProtocolError(f"nodes {node} and {reply.metadata.src_node_id} both act for {party}")
+        return answered
 
     def message(self, party: str, kind: str, arrays: Mapping[str, Array], scalars: Scalars, group: str) -> Message:
         """Return a message for a party; messages may share ``Array`` objects, which are then serialised once."""

@@ -30,9 +30,7 @@ def test_the_six_methods_are_the_strategies_and_each_names_itself() -> None:
         assert compose_config([f"strategy={name}"], {}).strategy.name == name
 
 
-@pytest.mark.parametrize(
-    ("model", "depth"), [("ir18", 18), ("ir34", 34), ("ir50", 50)]
-)
+@pytest.mark.parametrize(("model", "depth"), [("ir18", 18), ("ir34", 34), ("ir50", 50)])
 def test_full_models_are_the_papers(model: str, depth: int) -> None:
     config = compose_config([f"model={model}"], {}).model
     assert (config.depth, config.width, config.input_size, config.embedding) == (depth, 64, 112, 512)
@@ -142,7 +140,7 @@ def test_a_bare_run_takes_overrides_apart_as_a_shell_does() -> None:
 
 
 def test_overrides_with_an_open_quote_are_an_error() -> None:
-    with pytest.raises(ConfigError, match="overrides=.*No closing quotation"):
+    with pytest.raises(ConfigError, match=r"overrides=.*No closing quotation"):
         config_of_run("", "data.root='x", 12)
 
 

@@ -168,7 +168,9 @@ def test_a_missing_key_is_named(key: str) -> None:
         from_container(value)
 
 
-@pytest.mark.parametrize("section", ["", *(k for k in ALL_KEYS if isinstance(container({})[k.split(".")[0]], dict) and "." not in k)])
+@pytest.mark.parametrize(
+    "section", ["", *(k for k in ALL_KEYS if isinstance(container({})[k.split(".")[0]], dict) and "." not in k)]
+)
 def test_an_unknown_key_is_named_with_the_known_ones(section: str) -> None:
     key = f"{section}.learning_rate" if section else "learning_rate"
     with pytest.raises(ConfigError, match=rf"^{key}: no such key; known here: ") as caught:
@@ -218,7 +220,9 @@ def test_types_are_exact_where_python_is_lenient(key: str, value: Any, place: st
 
 
 def test_an_integer_is_taken_for_a_number_and_becomes_one() -> None:
-    config = from_container(container({"head.scale": 64, "optimizer.weight_decay": 0, "strategy.branch_weights": [1, 2, 3]}))
+    config = from_container(
+        container({"head.scale": 64, "optimizer.weight_decay": 0, "strategy.branch_weights": [1, 2, 3]})
+    )
     assert (config.head.scale, config.optimizer.weight_decay) == (64.0, 0.0)
     assert type(config.head.scale) is float
     assert [type(w) for w in config.strategy.branch_weights] == [float] * 3

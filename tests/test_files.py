@@ -36,9 +36,14 @@ def test_a_block_that_fails_leaves_the_old_file_and_no_temporary_one(
 ) -> None:
     path = tmp_path / "data.bin"
     path.write_bytes(b"old")
-    with pytest.raises(error), replacing(path) as temporary:
-        temporary.write_bytes(b"half of the n")
-        raise error
+
+    def fail() -> None:
+        with replacing(path) as temporary:
+            temporary.write_bytes(b"half of the n")
+            raise error
+
+    with pytest.raises(error):
+        fail()
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
 

@@ -178,7 +178,9 @@ def test_aggregate_refuses_what_cannot_be_meant_and_leaves_the_model_alone(
     [([3, 3], (2, 3), (2, 3)), ([3, 3], (2, 2), (1, 3)), ([3, 4], (1, 2), (1, 3)), ([4, 4], (1, 2), (1, 3))],
     ids=["silos", "candidates", "one row", "all rows"],
 )
-def test_combine_refuses_shapes_that_do_not_fit(rows: list[int], weights: tuple[int, int], out: tuple[int, int]) -> None:
+def test_combine_refuses_shapes_that_do_not_fit(
+    rows: list[int], weights: tuple[int, int], out: tuple[int, int]
+) -> None:
     with pytest.raises(ValueError, match="do not fit together"):
         combine([np.zeros(n, np.float32) for n in rows], np.zeros(weights), np.zeros(out, np.float32))
 

@@ -96,7 +96,9 @@ def test_ties_go_to_the_first_candidate(norm: Norm) -> None:
 
 
 def test_without_a_norm_the_sum_of_raw_scores_decides() -> None:
-    verdict = judge(NoNorm(), W, CANDIDATES, {"a": np.array([60.0, 50.0, 50.0]), "b": np.array([50.0, 55.0, 61.0])}, 1.0)
+    verdict = judge(
+        NoNorm(), W, CANDIDATES, {"a": np.array([60.0, 50.0, 50.0]), "b": np.array([50.0, 55.0, 61.0])}, 1.0
+    )
     assert verdict.best == 2
     np.testing.assert_array_equal(verdict.weights, CANDIDATES[2])
     np.testing.assert_array_equal(verdict.normalised["b"], [50, 55, 61])

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from fedface_flwr.federation.aggregation import aggregate
-from fedface_flwr.federation.validation import LocalNorm, MovingNorm, Norm, NoNorm, judge
+from fedface_flwr.federation.validation import LocalNorm, MovingNorm, NoNorm, Norm, judge
 from fedface_flwr.training.optimizers import pfm
 from fedface_flwr.training.schedule import StepSchedule
 
@@ -59,8 +59,8 @@ def quadratics(count: int) -> list[Gradient]:
 
 
 def constants(count: int) -> list[Gradient]:
-    generator = np.random.default_rng(count)
-    return [lambda x, g=generator.standard_normal(SIZE): g.copy() for _ in range(count)]
+    values = np.random.default_rng(count).standard_normal((count, SIZE))
+    return [lambda x, g=value: g.copy() for value in values]
 
 
 FIRST = np.random.default_rng(99).standard_normal(SIZE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -172,6 +173,11 @@ def run_loop(config: Config, nodes: int | None = None) -> tuple[RoundLoop, list[
     with PartyGrid(config, nodes) as grid:
         loop.start(grid)
     return loop, events
+
+
+def hurry(loop: RoundLoop, seconds: float = 0.3) -> None:
+    """Make the loop wait for no answer longer than this from now on."""
+    loop.config = replace(loop.config, federation=replace(loop.config.federation, round_timeout=seconds))
 
 
 def of_kind(events: list[Event], kind: str) -> list[Event]:

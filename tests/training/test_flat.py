@@ -83,7 +83,9 @@ def test_an_optimizer_step_and_a_forward_pass_reach_the_vector() -> None:
     flat.module(torch.randn(6, 3)).pow(3).sum().backward()
     optimizer.step()
     count = flat.layout.num_parameters
-    expected = before[:count] - 0.5 * torch.cat([p.grad.ravel() for p in flat.module.parameters() if p.grad is not None])
+    expected = before[:count] - 0.5 * torch.cat(
+        [p.grad.ravel() for p in flat.module.parameters() if p.grad is not None]
+    )
     torch.testing.assert_close(flat.values[:count], expected, rtol=0, atol=1e-7)
     assert not torch.isclose(flat.values[count:], before[count:]).any()
 

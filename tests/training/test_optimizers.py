@@ -13,7 +13,7 @@ SHAPES = ((3, 4), (5,), (2, 1, 3, 3))
 
 def drawn(seed: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    return [torch.randn(shape, dtype=dtype, generator=generator) for shape in SHAPES]
+    return [torch.randn(shape, dtype=torch.float64, generator=generator).to(dtype) for shape in SHAPES]
 
 
 def set_gradients(parameters: list[nn.Parameter], step: int) -> list[Tensor]:
@@ -65,7 +65,9 @@ def test_the_server_momentum_is_neither_changed_by_pfm_nor_followed() -> None:
 
 def test_pfm_without_momentum_is_plain_sgd() -> None:
     ours, plain = ([nn.Parameter(t) for t in drawn(1)] for _ in range(2))
-    optimizer = pfm(ours, [torch.zeros(s, dtype=torch.float64) for s in SHAPES], rate=0.1, beta=0.9, steps=2, weight_decay=0.01)
+    optimizer = pfm(
+        ours, [torch.zeros(s, dtype=torch.float64) for s in SHAPES], rate=0.1, beta=0.9, steps=2, weight_decay=0.01
+    )
     reference = torch.optim.SGD(plain, lr=0.1, weight_decay=0.01)
     for step in range(2):
         set_gradients(ours, step)

@@ -27,7 +27,16 @@ def test_the_papers_schedule() -> None:
 @pytest.mark.parametrize(
     ("rounds", "milestone", "first"),
     # The first round r with (r - 1) / rounds >= milestone, worked by hand.
-    [(10, 0.5, 6), (10, 0.51, 7), (10, 0.59, 7), (10, 0.6, 7), (42, 0.5, 22), (42, 0.75, 33), (42, 0.92, 40), (3, 0.99, 4)],
+    [
+        (10, 0.5, 6),
+        (10, 0.51, 7),
+        (10, 0.59, 7),
+        (10, 0.6, 7),
+        (42, 0.5, 22),
+        (42, 0.75, 33),
+        (42, 0.92, 40),
+        (3, 0.99, 4),
+    ],
 )
 def test_a_drop_takes_effect_with_the_first_round_that_begins_at_or_after_it(
     rounds: int, milestone: float, first: int
@@ -41,7 +50,7 @@ def test_rounding_of_the_product_does_not_delay_a_drop(rounds: int, milestone: f
 
 
 def test_two_milestones_inside_one_round_both_apply() -> None:
-    schedule = StepSchedule(1.0, (0.5, 0.55), 0.5, 4)
+    schedule = StepSchedule(1.0, (0.55, 0.6), 0.5, 4)
     assert [schedule(r) for r in (1, 2, 3, 4)] == [1, 1, 1, 0.25]
 
 

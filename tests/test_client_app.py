@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from flwr.app import Context, Message, RecordDict
+from grid import tiny_config
+
+from clients.adapter import Serialiser, read_properties, read_reply, to_records
+from clients.contract import PREPARE, QUERY, model_arrays, write_evaluate, write_request, write_train
+from fedface_flwr.client_app import app
+from fedface_flwr.compose import config_of_run
+from fedface_flwr.errors import ConfigError, ProtocolError
+from fedface_flwr.federation.layout import Layout
+from fedface_flwr.training.backbone import build_backbone
+from fedface_flwr.training.flat import FlatModel
+from fedface_flwr.training.tasks import TrainTask
+
+
+@pytest.fixture
+def config(tmp_path):
+    return tiny_config(tmp_path / "run", "fedface")
+
+
+@pytest.fixture
+def model(config):
+    return FlatModel(build_backbone(config.model, config.seed))
+
+
+def context(config, **node):
+    run = {"config": config.to_json(), "overrides": ""}
+    return Context(1, 7, {"partition-id": 0, "num-partitions": 1} | node, RecordDict(), run)
+
+
+def ask(config, kind, arrays, scalars, **node):
+    message = Message(to_records(Serialiser()(arrays), scalars), 7, kind)
+    return app(message, context(config, **node))
+
+
+def train(config, model, party="alpha", **node):
+    task = TrainTask(1, 0.1, model.state(), None)
+    return ask(config, "train", *write_train(party, "first", model.layout, task), **node)
+
+
+def evaluate(config, model, party="delta", **node):
+    scalars = write_evaluate(party, "first", model.layout, "validation")
+    return ask(config, "evaluate", model_arrays(model.state()), scalars, **node)
+
+
+@pytest.mark.parametrize(
+    ("node", "parties"),
+    [
+        ({"partition-id": 0, "num-partitions": 5}, ["alpha"]),
+        ({"partition-id": 4, "num-partitions": 5}, ["epsilon"]),
+        ({"partition-id": 0, "num-partitions": 2}, ["alpha", "gamma", "epsilon"]),
+        ({"partition-id": 1, "num-partitions": 2}, ["beta", "delta"]),
+        ({"partition-id": 6, "num-partitions": 7}, []),
+        ({"party": "gamma"}, ["gamma"]),
+    ],
+)
+def test_a_node_tells_which_parties_it_acts_for(config, node, parties):
+    reply = ask(config, f"query.{QUERY}", {}, {}, **node)
+    assert read_properties(reply.content) == parties
+
+
+def test_messages_reach_the_party_that_they_are_for(config, model):
+    for party, samples in (("beta", 24), ("epsilon", 40)):
+        reply = ask(config, f"query.{PREPARE}", {}, write_request(party, "first", model.layout))
+        assert read_reply(reply) == ({}, {"samples": samples})
+    arrays, scalars = read_reply(train(config, model, "beta"))
+    assert list(arrays) == ["model", "counters"]
+    assert set(scalars) == {"images", "seconds", "loss.beta", "accuracy.beta", "loss_ema.beta"}
+    arrays, scalars = read_reply(evaluate(config, model))
+    assert arrays == {}
+    assert set(scalars) == {"score", "seconds"}
+
+
+@pytest.mark.parametrize(
+    ("send", "party", "node", "complaint"),
+    [
+        (train, "alpha", {"party": "beta"}, "message for 'alpha', but this node acts for beta"),
+        (train, "alpha", {"partition-id": 1, "num-partitions": 2}, "but this node acts for beta, delta"),
+        (train, "mallory", {}, "message for 'mallory', but this node acts for alpha, beta"),
+        (train, "../alpha", {}, "message for '../alpha'"),
+        (train, "delta", {}, "delta is a validator; it evaluates and never trains"),
+        (evaluate, "alpha", {}, "alpha is a trainer; it trains and never evaluates"),
+    ],
+)
+def test_a_message_that_is_not_for_the_party_s_role_or_node_is_refused(config, model, send, party, node, complaint):
+    with pytest.raises(ProtocolError) as caught:
+        read_reply(send(config, model, party, **node))
+    assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize("send", [train, evaluate])
+def test_a_sender_with_another_model_is_refused(config, model, send):
+    model.layout = Layout(model.layout.entries[::-1][1:][::-1])
+    with pytest.raises(ProtocolError, match=f"the sender's model has layout {model.layout.digest}"):
+        read_reply(send(config, model))
+
+
+def test_a_failure_is_answered_by_one_line_without_the_trace(config, model, tmp_path):
+    (tmp_path / "file").write_text("where the silo's folder should be")
+    reply = train(config, model, **{"silo-dir": str(tmp_path / "file")})
+    assert reply.has_error()
+    assert "\n" not in reply.error.reason
+    assert "Traceback" not in reply.error.reason
+    assert reply.error.reason.partition(":")[0] in ("FileExistsError", "NotADirectoryError")
+
+
+def test_a_silo_s_state_lies_in_its_own_folder_or_else_in_the_run_s(config, model, tmp_path):
+    train(config, model, "beta")
+    train(config, model, "beta", **{"silo-dir": str(tmp_path / "private")})
+    kept = sorted(path.relative_to(tmp_path).parts[0] for path in tmp_path.rglob("round-*.safetensors"))
+    assert kept == ["private", "run"]
+    assert list((tmp_path / "run" / "silos" / "beta").rglob("round-*.safetensors"))
+
+
+def test_the_node_s_parties_are_isolated_though_they_share_a_process(config, model):
+    one, two = (read_reply(train(config, model, party)) for party in ("alpha", "beta"))
+    again = read_reply(train(config, model, "alpha"))
+    assert not np.array_equal(one[0]["model"], two[0]["model"])
+    np.testing.assert_array_equal(one[0]["model"], again[0]["model"])
+
+
+def test_a_run_s_configuration_comes_back_from_its_json(config):
+    assert config_of_run(config.to_json(), "strategy=pfm", 5) == config
+
+
+def test_a_bare_run_composes_conf_with_its_overrides():
+    config = config_of_run("", "strategy=pfm seed=3 'data.silos=[one, two]'", 5)
+    assert (config.strategy.name, config.seed, config.data.trainers) == ("pfm", 3, ("one", "two"))
+    assert config.run.dir == "runs/flwr-5"
+    assert config_of_run("", "", 6).run.dir == "runs/flwr-6"
+    assert config_of_run("", "run.dir=elsewhere", 6).run.dir == "elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("config", "overrides", "complaint"),
+    [
+        ("{", "", "not JSON"),
+        ("{}", "", "missing"),
+        ("", "seed=-1", "seed"),
+        ("", "sed=1", "sed"),
+        ("", "strategy=magic", "magic"),
+        ("", "'seed=1", "quote it as a shell would"),
+    ],
+)
+def test_a_configuration_that_cannot_work_is_refused(config, overrides, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        config_of_run(config, overrides, 5)
