@@ -22,7 +22,7 @@ demo: install
 	$(BIN)/fedface-compare --out $(OUT) experiment=demo strategy=fedface,fedavg,central
 
 test: install
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --basetemp=.fedface/pytest
 
 lint: install
 	$(BIN)/ruff check .
@@ -34,4 +34,4 @@ format: install
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv .fedface build dist *.egg-info
+	rm -rf .venv .fedface runs multirun build dist *.egg-info

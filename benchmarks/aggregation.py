@@ -37,11 +37,10 @@ TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
 def make_reply(arrays: Mapping[str, npt.NDArray[Any]], images: int) -> Message:
     """Return a trainer's reply as the server's strategy gets it, the figures of its round included."""
     figures = {f"{figure}.{SET}": 1.0 for figure in BRANCH_FIGURES}
-    records = {
-        ARRAYS: ArrayRecord({name: Array(np.ascontiguousarray(array)) for name, array in arrays.items()}),
-        METRICS: MetricRecord({"images": images, "seconds": 1.0, **figures}),
-    }
-    return Message(RecordDict(records), dst_node_id=1, message_type=MessageType.TRAIN)
+    content = RecordDict()
+    content[ARRAYS] = ArrayRecord({name: Array(np.ascontiguousarray(array)) for name, array in arrays.items()})
+    content[METRICS] = MetricRecord({"images": images, "seconds": 1.0, **figures})
+    return Message(content, dst_node_id=1, message_type=MessageType.TRAIN)
 
 
 class Server:

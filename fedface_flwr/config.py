@@ -246,9 +246,8 @@ class FvConfig:
 
 @dataclass(frozen=True)
 class FederationConfig:
-    """Where the run takes place and what it waits for."""
+    """How many processes a simulation has, where they compute, and what the server waits for."""
 
-    superlink: str
     actors: int
     threads: int
     gpus: float

@@ -22,6 +22,8 @@ times in seconds. A number that is not finite is written as null.
     ``accuracy_std``, ``tar_at_far_1e-3``, ``tar_at_far_1e-4``, ``auc``, ``pairs``, ``seconds``.
 ``warning``
     ``message``.
+``error``: the last event of a run that failed
+    ``message``.
 ``end``
     ``seconds``.
 """

@@ -19,7 +19,7 @@ from fedface_flwr.training.trainer import Trainer
 
 @pytest.fixture
 def config(tmp_path):
-    return tiny_config(tmp_path / "run", "pfm")
+    return tiny_config(tmp_path / "run", "pfm", "training.steps_per_round=2")
 
 
 @pytest.fixture

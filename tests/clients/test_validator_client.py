@@ -50,7 +50,7 @@ def test_a_validator_never_trains(client):
 
 
 def test_prepare_counts_the_pairs_and_refuses_another_model(client, model):
-    assert client.prepare(write_request("delta", "first", model.layout)) == 40
+    assert client.prepare(write_request("delta", "first", model.layout)) == 20
     with pytest.raises(ProtocolError, match="both must run the same version"):
         client.prepare(write_request("delta", "first", Layout(model.layout.entries[:-1])))
 

@@ -71,7 +71,7 @@ def test_training_faces_follow_the_seed_and_validators_faces_do_not(tmp_path):
     assert not np.array_equal(one, two)
     one, two = (pair_set(config, "delta", tmp_path) for config in (first, second))
     np.testing.assert_array_equal(one.images, two.images)
-    assert (one.name, len(one), one.images.shape) == ("delta", 40, (80, 3, 16, 16))
+    assert (one.name, len(one), one.images.shape) == ("delta", 20, (40, 3, 16, 16))
     assert not np.array_equal(one.images, pair_set(first, "epsilon", tmp_path).images)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 from safetensors.torch import load_file as load_torch
 
@@ -75,8 +77,14 @@ def test_saving_the_same_model_twice_writes_the_same_bytes(path: Path) -> None:
 def test_a_save_that_fails_leaves_the_old_file_and_nothing_else(path: Path) -> None:
     save_backbone(path, LAYOUT, STATE, {})
     before = path.read_bytes()
-    with pytest.raises(TypeError):
-        save_backbone(path, LAYOUT, STATE, {"round": 3})  # type: ignore[dict-item]
+    large = {"note": "x" * 100_000}
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        with pytest.raises(SafetensorError, match="File too large"):
+            save_backbone(path, LAYOUT, STATE, large)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
 

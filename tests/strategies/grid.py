@@ -31,14 +31,14 @@ TINY = (
     "model.embedding=8",
     "data.synthetic.identities=6",
     "data.synthetic.images_per_identity=4",
-    "data.synthetic.pairs=40",
+    "data.synthetic.pairs=20",
     "data.synthetic.pair_identities=20",
     "training.rounds=2",
-    "training.steps_per_round=2",
+    "training.steps_per_round=1",
     "training.batch_size=4",
     "fv.mode=sync",
     "fv.every=1",
-    "federation.poll=0.002",
+    "federation.poll=0.01",
     "federation.round_timeout=60",
 )
 

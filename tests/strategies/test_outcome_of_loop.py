@@ -15,7 +15,7 @@ def test_a_finished_loop_s_summary_holds_its_figures(tmp_path, method):
     summary = summarise(loop, launched=100.0, ready=104.0, ended=160.0)
     write_summary(tmp_path / "summary.json", summary)
     assert read_summary(tmp_path / "summary.json") == summary
-    assert (summary["method"], summary["seed"], summary["rounds"], summary["steps_per_round"]) == (method, 7, 1, 2)
+    assert (summary["method"], summary["seed"], summary["rounds"], summary["steps_per_round"]) == (method, 7, 1, 1)
     assert (summary["seconds"], summary["fold_half"]) == (60.0, "first")
     (event,) = of_kind(events, "round")
     assert summary["loss_ema"] == {name: figures["loss_ema"] for name, figures in event["silos"].items()}
@@ -34,7 +34,7 @@ def test_solo_s_figures_are_the_mean_over_its_models(tmp_path):
     for pack, figures in summary["tests"].items():
         by_silo = [event for event in of_kind(events, "test") if event["pack"] == pack]
         assert figures["accuracy"] == pytest.approx(sum(event["accuracy"] for event in by_silo) / 3)
-        assert figures["pairs"] == 20
+        assert figures["pairs"] == 10
         assert {silo: packs[pack]["auc"] for silo, packs in summary["tests_by_silo"].items()} == {
             event["model"]: event["auc"] for event in by_silo
         }

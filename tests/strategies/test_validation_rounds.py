@@ -70,7 +70,7 @@ def test_sync_validation_follows_every_nth_round_and_moves_w_toward_the_best(tmp
 
 
 def test_a_score_is_the_validator_s_figure_of_the_average_of_the_local_models(tmp_path):
-    config = tiny_config(tmp_path, "fedface", "training.rounds=1", "data.synthetic.pairs=200", "data.tests=[]")
+    config = tiny_config(tmp_path, "fedface", "training.rounds=1", "data.synthetic.pairs=40", "data.tests=[]")
     loop, events = make_loop(config)
     answers = {}
 
