@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import NamedTemporaryFile
+from uuid import uuid4
 
 
 @contextmanager
@@ -17,13 +17,11 @@ def replacing(path: Path) -> Iterator[Path]:
     The file's content is on the disk before it gets its name.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp", delete=False) as handle:
-        temporary = Path(handle.name)
+    temporary = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
     try:
         yield temporary
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
-        temporary.chmod(0o666 & ~_umask())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -33,9 +31,3 @@ def write_text(path: Path, text: str) -> None:
     """Write a UTF-8 text file, whole or not at all."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current

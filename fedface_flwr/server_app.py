@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -15,8 +18,8 @@ from fedface_flwr.config import Config
 from fedface_flwr.data.images import PREPROCESSING
 from fedface_flwr.errors import FedFaceError, StateError
 from fedface_flwr.federation.checkpoint import save_backbone
-from fedface_flwr.federation.layout import Layout
 from fedface_flwr.files import write_text
+from fedface_flwr.reporting.comparison import write_comparison
 from fedface_flwr.reporting.html import write_report
 from fedface_flwr.reporting.outcome import merge_halves
 from fedface_flwr.reporting.recorder import Recorder
@@ -25,8 +28,9 @@ from fedface_flwr.reporting.summary import Summary, write_summary
 from fedface_flwr.training.backbone import build_backbone
 from fedface_flwr.training.flat import FlatModel
 from strategies import STRATEGIES
+from strategies.fedavg import GLOBAL
 from strategies.outcome import summarise
-from strategies.round_loop import RoundLoop
+from strategies.round_loop import Emit
 
 app = ServerApp()
 
@@ -40,38 +44,57 @@ def main(grid: Grid, context: Context) -> None:
     folder = RunFolder(Path(config.run.dir).absolute())
     if folder.metrics.exists():
         raise StateError(f"{folder.path}: already holds a run; choose another run.dir or remove it")
-    write_text(folder.config, OmegaConf.to_yaml(OmegaConf.create(config.to_json())))
+    run_it = _run_both if config.data.fold_half == "both" else _run
     with Recorder(folder) as recorder:
         try:
-            summary = _run(grid, config, folder, recorder, began)
+            summary = run_it(grid, config, folder, recorder.emit, config.run.launched or began)
         except BaseException as error:
             known = isinstance(error, FedFaceError)
             recorder.emit({"event": "error", "message": str(error) if known else f"{type(error).__name__}: {error}"})
             raise
-        write_summary(folder.summary, summary)
-        write_report(folder.path)
         recorder.emit({"event": "end", "seconds": summary["seconds"]})
 
 
-def _run(grid: Grid, config: Config, folder: RunFolder, recorder: Recorder, began: float) -> Summary:
-    """Run one half of the folds, or both one after the other and average their figures."""
-    model = FlatModel(build_backbone(config.model, config.seed))
-    halves = ("first", "second") if config.data.fold_half == "both" else (config.data.fold_half,)
-    launched = config.run.launched or began
-    summaries = []
-    for half in halves:
-        loop = STRATEGIES[config.strategy.name](config, half, model.layout, model.state(), recorder.emit)
-        loop.start(grid)
-        _save(loop, folder, model.layout, half if len(halves) > 1 else "")
-        summaries.append(summarise(loop, launched=launched, ready=loop.ready, ended=time.time()))
+def _run_both(grid: Grid, config: Config, folder: RunFolder, emit: Emit, launched: float) -> Summary:
+    """Run the method once with each half of the folds, each in a folder of its own, and average their figures."""
+    _write_config(folder, config)
+    summaries, parts = [], []
+    for half in ("first", "second"):
+        part = RunFolder(folder.path / half)
+        own = replace(config, data=replace(config.data, fold_half=half), run=replace(config.run, dir=str(part.path)))
+        with Recorder(part) as recorder:
+            emit_both = partial(_emit_both, recorder.emit, emit, half)
+            summaries.append(_run(grid, own, part, emit_both, launched))
+        parts.append(part.path)
         launched = time.time()
-    return summaries[0] if len(summaries) == 1 else merge_halves(summaries)
+    merged = merge_halves(summaries)
+    write_summary(folder.summary, merged)
+    write_comparison(folder.report, parts)
+    return merged
 
 
-def _save(loop: RoundLoop, folder: RunFolder, layout: Layout, half: str) -> None:
-    for name, model in loop.models.items():
-        path = folder.checkpoint_of("-".join(part for part in (half, name if name != "global" else "") if part))
-        save_backbone(path, layout, model, _metadata(loop.config, loop.round))
+def _emit_both(own: Emit, common: Emit, half: str, event: dict[str, Any]) -> None:
+    own(event)
+    common({**event, "half": half})
+
+
+def _run(grid: Grid, config: Config, folder: RunFolder, emit: Emit, launched: float) -> Summary:
+    """Run the method on one half of the folds, and fill the folder with all but the events."""
+    _write_config(folder, config)
+    model = FlatModel(build_backbone(config.model, config.seed))
+    loop = STRATEGIES[config.strategy.name](config, config.data.fold_half, model.layout, model.state(), emit)
+    loop.start(grid)
+    for name, final in loop.models.items():
+        path = folder.checkpoint_of("" if name == GLOBAL else name)
+        save_backbone(path, model.layout, final, _metadata(config, loop.round))
+    summary = summarise(loop, launched=launched, ready=loop.ready, ended=time.time())
+    write_summary(folder.summary, summary)
+    write_report(folder.path)
+    return summary
+
+
+def _write_config(folder: RunFolder, config: Config) -> None:
+    write_text(folder.config, OmegaConf.to_yaml(OmegaConf.create(config.to_json())))
 
 
 def _metadata(config: Config, rounds: int) -> dict[str, str]:

@@ -80,13 +80,15 @@ def write_comparison(path: Path, run_dirs: Sequence[Path]) -> None:
 
 
 def run_labels(summaries: Sequence[Summary]) -> list[str]:
-    """Return a label for each run: method, and steps per round and seed where these differ between runs."""
+    """Return a label for each run: method, and steps per round, seed and fold half where these differ between runs."""
     several_steps = len({summary["steps_per_round"] for summary in summaries}) > 1
     several_seeds = len({summary["seed"] for summary in summaries}) > 1
+    several_halves = len({summary["fold_half"] for summary in summaries}) > 1
     return [
         summary["method"]
         + (f" K={summary['steps_per_round']}" if several_steps else "")
         + (f" seed {summary['seed']}" if several_seeds else "")
+        + (f" {summary['fold_half']} half" if several_halves else "")
         for summary in summaries
     ]
 
