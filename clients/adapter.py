@@ -47,7 +47,7 @@ def serialise(array: npt.NDArray[Any]) -> Array:
     contiguous = np.ascontiguousarray(array)
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(contiguous))
-    data = b"".join((header.getvalue(), contiguous.data.cast("B")))
+    data = b"".join((header.getvalue(), contiguous.data))
     return Array(dtype=str(array.dtype), shape=array.shape, stype="numpy.ndarray", data=data)
 
 

@@ -35,7 +35,7 @@ class FedAvg(RoundLoop):
         """Return the global model, whoever trains."""
         return self.models[GLOBAL]
 
-    def absorb(self, results: Mapping[str, TrainResult], rate: float) -> None:
+    def absorb(self, results: Mapping[str, TrainResult], rate: float) -> dict[str, float]:
         """Average the local models in place; weights of silos that did not answer are shared out among the others."""
         with self.lock:
             weights = self._current_weights()
@@ -44,6 +44,7 @@ class FedAvg(RoundLoop):
         model = self.models[GLOBAL]
         aggregate([r.model.values for r in results.values()], share, model.values, self._momentum, rate)
         model.counters[:] = aggregate_counters([r.model.counters for r in results.values()])
+        return dict(zip(results, share.tolist(), strict=True))
 
     def _current_weights(self) -> npt.NDArray[np.float64]:
         if self.weights is None:

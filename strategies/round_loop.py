@@ -81,8 +81,11 @@ class RoundLoop(Strategy):
         """Return the model that a trainer starts the round from."""
 
     @abstractmethod
-    def absorb(self, results: Mapping[str, TrainResult], rate: float) -> None:
-        """Take the round's local models, by trainer in sorted order."""
+    def absorb(self, results: Mapping[str, TrainResult], rate: float) -> dict[str, float]:
+        """Take the round's local models, by trainer in sorted order; return the weight given to each, if any."""
+
+    def on_result(self, trainer: str, result: TrainResult) -> None:
+        """Take note of a local model as soon as it is there."""
 
     @property
     def momentum(self) -> Vector | None:
@@ -227,6 +230,7 @@ class RoundLoop(Strategy):
             trainer = self.link.party_of(reply)
             try:
                 results[trainer] = self._read_train(trainer, reply)
+                self.on_result(trainer, results[trainer])
             except ProtocolError as error:
                 faults[trainer] = str(error)
                 continue
@@ -235,14 +239,14 @@ class RoundLoop(Strategy):
         self._report_faults(results, faults)
         start = time.perf_counter()
         rate = self.schedule(server_round)
-        self.absorb({name: results[name] for name in sorted(results)}, rate)
+        weights = self.absorb({name: results[name] for name in sorted(results)}, rate)
         aggregation = time.perf_counter() - start
         self._event = {
             "event": "round",
             "round": server_round,
             "rate": rate,
             "silos": {name: silos[name] for name in sorted(silos)},
-            "weights": self.weights_by_name,
+            "weights": weights,
             "missing": sorted(faults),
             # The slowest silo's own steps: all that the round waits for beyond them is the federation's cost.
             "seconds": {"training": max(result.seconds for result in results.values()), "aggregation": aggregation},

@@ -21,6 +21,7 @@ class Solo(RoundLoop):
         """Return the silo's own model."""
         return self.models[trainer]
 
-    def absorb(self, results: Mapping[str, TrainResult], rate: float) -> None:
+    def absorb(self, results: Mapping[str, TrainResult], rate: float) -> dict[str, float]:
         """Keep each silo's model as it came."""
         self._models |= {name: result.model for name, result in results.items()}
+        return {}

@@ -38,7 +38,7 @@ def make_norm(options: FvConfig) -> Norm:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The frozen copy that one validation round works on: local models by trainer, and the round that they are of."""
+    """The frozen copy that one validation round works on: the latest local models, and the last round that is over."""
 
     round: int
     models: Mapping[str, ModelState]
@@ -57,7 +57,8 @@ class ValidatedWeights(FedAvg):
         options = self.config.fv
         self._norm = make_norm(options)
         self._generator = np.random.default_rng(derive_seed(self.config.seed, "candidates", self.half))
-        self._snapshot: Snapshot | None = None
+        self._local: dict[str, ModelState] = {}
+        self._absorbed = 0
         self._validations = 0
         self._stop = threading.Event()
         self._trained = threading.Event()
@@ -80,13 +81,17 @@ class ValidatedWeights(FedAvg):
             thread.join()
         self._raise_failure()
 
-    def absorb(self, results: Mapping[str, TrainResult], rate: float) -> None:
-        """Average, and keep the local models for validation."""
-        super().absorb(results, rate)
+    def on_result(self, trainer: str, result: TrainResult) -> None:
+        """Keep the local model in the place of the silo's one before: the server never holds two of one silo."""
         with self.lock:
-            kept = dict(self._snapshot.models) if self._snapshot else {}
-            self._snapshot = Snapshot(self.round, kept | {name: r.model for name, r in results.items()})
+            self._local[trainer] = result.model
+
+    def absorb(self, results: Mapping[str, TrainResult], rate: float) -> dict[str, float]:
+        """Average, and let validation begin."""
+        used = super().absorb(results, rate)
+        self._absorbed = self.round
         self._trained.set()
+        return used
 
     def after_round(self) -> None:
         """Validate in sync mode; in async mode look whether the thread is well."""
@@ -113,8 +118,8 @@ class ValidatedWeights(FedAvg):
         """Run one validation round: draw, average, score, judge; move the weights."""
         began = time.perf_counter()
         with self.lock:
-            snapshot, weights = self._snapshot, self.weights
-        if snapshot is None or weights is None or len(snapshot.models) < len(weights):
+            snapshot, weights = Snapshot(self._absorbed, dict(self._local)), self.weights
+        if weights is None or len(snapshot.models) < len(weights):
             # A silo that has never answered has no model to weigh yet; with few trainers missing this passes.
             self._stop.wait(self.config.federation.poll)
             return

@@ -87,8 +87,8 @@ class FlatModel:
                 f"model of {lengths[0]} values and {lengths[1]} counters does not fit a layout of "
                 f"{self.layout.num_values} and {self.layout.num_counters}; are model options the same everywhere?"
             )
-        self.values.copy_(_tensor(state.values))
-        self.counters.copy_(_tensor(state.counters))
+        self.values.copy_(as_tensor(state.values))
+        self.counters.copy_(as_tensor(state.counters))
 
     def state(self) -> ModelState:
         """Return a copy of the model as arrays in host memory."""
@@ -99,6 +99,6 @@ class FlatModel:
         return [vector[place].view(entry.shape) for entry, place in self.layout.items() if entry.kind is Kind.PARAMETER]
 
 
-def _tensor(array: np.ndarray) -> Tensor:
+def as_tensor(array: np.ndarray) -> Tensor:
     """Wrap an array, or a copy where it is read-only, as received ones are: torch has no tensor for those."""
     return torch.from_numpy(array if array.flags.writeable else array.copy())

@@ -58,7 +58,7 @@ def pfm(
     parameters : sequence of Parameter
         Backbone parameters.
     server_momentum : sequence of Tensor
-        ``M_{r-1}``, one tensor of each parameter's shape.
+        ``M_{r-1}``, one tensor of each parameter's shape; scaled in place to the buffer.
     rate : float
         ``eta_r``, constant through the round.
     beta : float
@@ -71,7 +71,7 @@ def pfm(
     optimizer = torch.optim.SGD(parameters, lr=rate, momentum=1.0, nesterov=True, weight_decay=weight_decay, fused=True)
     # torch's constructor refuses this pair of options, its step does not: elsewhere it makes no sense.
     optimizer.param_groups[0]["dampening"] = 1.0
-    _set_buffers(optimizer, parameters, [m * (beta / steps) for m in server_momentum])
+    _set_buffers(optimizer, parameters, [m.mul_(beta / steps) for m in server_momentum])
     return optimizer
 
 

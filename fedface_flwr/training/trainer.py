@@ -18,7 +18,7 @@ from fedface_flwr.federation.layout import Layout
 from fedface_flwr.seeding import derive_seed
 from fedface_flwr.training.backbone import autocast, build_backbone, resolve_device
 from fedface_flwr.training.branch import Branch, to_device
-from fedface_flwr.training.flat import FlatModel
+from fedface_flwr.training.flat import FlatModel, as_tensor
 from fedface_flwr.training.optimizers import pfm, sgd
 from fedface_flwr.training.store import SiloStore
 from fedface_flwr.training.tasks import BranchResult, TrainResult, TrainTask
@@ -52,7 +52,7 @@ class Trainer:
             Branch(config, images, share, self._device)
             for images, share in zip(sets, shares or [1 / len(sets)] * len(sets), strict=True)
         ]
-        # A silo's own momentum of the backbone; with PFM the server holds the only one.
+        # A silo's own momentum of the backbone; with PFM, the server's, received anew for each round.
         self._momentum = torch.zeros(self._model.layout.num_parameters, device=self._device)
         self._scaler = torch.amp.GradScaler(self._device.type, enabled=config.training.precision == "float16")
 
@@ -139,10 +139,10 @@ class Trainer:
                 weight_decay=options.weight_decay,
                 buffers=self._model.parameter_views(self._momentum),
             )
-        received = torch.tensor(task.momentum, device=self._device)
+        self._momentum.copy_(as_tensor(task.momentum))
         return pfm(
             parameters,
-            self._model.parameter_views(received),
+            self._model.parameter_views(self._momentum),
             rate=task.rate,
             beta=options.momentum,
             steps=self._config.training.steps_per_round,

@@ -22,6 +22,7 @@ from clients.adapter import (
     read_properties,
     read_reply,
     scalars_of,
+    serialise,
     to_records,
     view,
 )
@@ -99,14 +100,22 @@ def test_garbage_never_raises_anything_else(content, cut, at):
             continue
 
 
+@pytest.mark.parametrize("array", [VALUES, COUNTERS, VALUES[::3], VALUES[:0], np.eye(3), VALUES.reshape(10, 100).T])
+def test_serialised_bytes_are_flower_s_own(array):
+    ours, flower_s = serialise(array), Array(np.ascontiguousarray(array))
+    assert (ours.dtype, tuple(ours.shape), ours.stype) == (flower_s.dtype, tuple(flower_s.shape), flower_s.stype)
+    assert ours.data == flower_s.data
+    np.testing.assert_array_equal(ours.numpy(), array)
+
+
 def test_one_array_is_serialised_once_and_others_apart():
-    serialise = Serialiser()
-    first, second = serialise({"model": VALUES, "counters": COUNTERS}), serialise({"model": VALUES, "m": VALUES.copy()})
+    once = Serialiser()
+    first, second = once({"model": VALUES, "counters": COUNTERS}), once({"model": VALUES, "m": VALUES.copy()})
     assert first["model"] is second["model"]
     assert second["m"] is not second["model"]
     # Temporaries, whose ids Python would give again, must not be taken for each other.
     for number in range(50):
-        np.testing.assert_array_equal(view(serialise({"x": np.full(3, number)})["x"]), number)
+        np.testing.assert_array_equal(view(once({"x": np.full(3, number)})["x"]), number)
 
 
 def test_bytes_of_a_message_are_those_of_its_arrays():
