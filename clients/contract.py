@@ -7,7 +7,7 @@ list and its scalars as a dictionary, so each kind of content is written and rea
 =============  =======================================  ======================================================
 message        arrays                                   scalars
 =============  =======================================  ======================================================
-train          model, counters, momentum (PFM only)     party, half, layout, round, rate
+train          model, counters, momentum (PFM only)     party, half, layout, round, previous, rate
 train reply    model, counters                          images, seconds; loss, accuracy, loss_ema of each set
 evaluate       model, counters                          party, half, layout, purpose
 evaluate reply none                                     score; or accuracy, accuracy_std, tar_at_far_*, auc,
@@ -72,7 +72,12 @@ def write_train(party: str, half: str, layout: Layout, task: TrainTask) -> tuple
     arrays = model_arrays(task.model)
     if task.momentum is not None:
         arrays["momentum"] = task.momentum
-    return arrays, {**write_request(party, half, layout), "round": task.round, "rate": task.rate}
+    return arrays, {
+        **write_request(party, half, layout),
+        "round": task.round,
+        "previous": task.previous,
+        "rate": task.rate,
+    }
 
 
 def read_train(arrays: Sequence[npt.NDArray[Any]], scalars: Mapping[str, Any], layout: Layout) -> TrainTask:
@@ -83,14 +88,15 @@ def read_train(arrays: Sequence[npt.NDArray[Any]], scalars: Mapping[str, Any], l
     ProtocolError
         If a field is missing, unknown, of the wrong type or length, or not finite.
     """
-    _check_scalars(scalars, {**REQUEST, "round": int, "rate": float})
+    _check_scalars(scalars, {**REQUEST, "round": int, "previous": int, "rate": float})
     _check_layout(scalars, layout)
     if len(arrays) not in (2, 3):
         raise ProtocolError(f"train message: {len(arrays)} arrays instead of model, counters and momentum")
     momentum = _array("momentum", arrays[2], np.float32, layout.num_parameters) if len(arrays) == 3 else None
-    if not (scalars["round"] >= 1 and 0 < scalars["rate"] < math.inf):
-        raise ProtocolError(f"train message: round {scalars['round']} at rate {scalars['rate']}")
-    return TrainTask(scalars["round"], scalars["rate"], _model(arrays, layout), momentum)
+    number, previous, rate = scalars["round"], scalars["previous"], scalars["rate"]
+    if not (0 <= previous < number and 0 < rate < math.inf):
+        raise ProtocolError(f"train message: round {number} after round {previous} at rate {rate}")
+    return TrainTask(number, rate, _model(arrays, layout), momentum, previous)
 
 
 def write_train_reply(result: TrainResult) -> tuple[list[npt.NDArray[Any]], int, Scalars]:

@@ -95,5 +95,7 @@ def _client(message: Message, context: Context) -> TrainerClient | ValidatorClie
     cache = Path(config.data.cache or folder / "cache")
     if party not in config.trainers:
         return ValidatorClient(config, party, cache)
-    private = Path(str(context.node_config.get("silo-dir", folder / "silos" / party)))
+    # A deployed silo's own folder serves many runs, a simulation's belongs to its run.
+    own = context.node_config.get("silo-dir")
+    private = Path(str(own), str(context.run_id)) if own else folder / "silos" / party
     return TrainerClient(config, party, private, cache)

@@ -60,6 +60,7 @@ class RoundLoop(Strategy):
         self.round = 0
         self.ready = 0.0
         self.samples: dict[str, int] = {}
+        self.last_round = dict.fromkeys(config.trainers, 0)
         self.loss_ema: dict[str, float] = {}
         self.bytes_sent: dict[str, int] = defaultdict(int)
         self.tests: dict[str, dict[str, dict[str, float]]] = defaultdict(dict)
@@ -206,7 +207,7 @@ class RoundLoop(Strategy):
         serialise = Serialiser()
         messages = []
         for trainer in self.config.trainers:
-            task = TrainTask(server_round, rate, self.model_for(trainer), momentum)
+            task = TrainTask(server_round, rate, self.model_for(trainer), momentum, self.last_round[trainer])
             content, scalars = write_train(trainer, self.half, self.layout, task)
             messages.append(
                 self.link.message(trainer, MessageType.TRAIN, serialise(content), scalars, f"round-{server_round}")
@@ -240,6 +241,7 @@ class RoundLoop(Strategy):
         start = time.perf_counter()
         rate = self.schedule(server_round)
         weights = self.absorb({name: results[name] for name in sorted(results)}, rate)
+        self.last_round |= dict.fromkeys(results, server_round)
         aggregation = time.perf_counter() - start
         self._event = {
             "event": "round",

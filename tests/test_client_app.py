@@ -38,7 +38,7 @@ def ask(config, kind, arrays, scalars, node=None):
 
 
 def train(config, model, party="alpha", node=None):
-    task = TrainTask(1, 0.1, model.state(), None)
+    task = TrainTask(1, 0.1, model.state(), None, 0)
     return ask(config, "train", *write_train(party, "first", model.layout, task), node)
 
 

@@ -30,9 +30,17 @@ def save_backbone(path: Path, layout: Layout, model: ModelState, metadata: Mappi
         The weights.
     metadata : mapping of str to str
         What a reader must know to use them: architecture, input size, colour order, preprocessing, method.
+
+    Raises
+    ------
+    StateError
+        If the disk does not take it; what was there stays.
     """
-    with replacing(path) as temporary:
-        save_file(model.tensors(layout), temporary, metadata={"format": FORMAT, **metadata})
+    try:
+        with replacing(path) as temporary:
+            save_file(model.tensors(layout), temporary, metadata={"format": FORMAT, **metadata})
+    except (SafetensorError, OSError) as error:
+        raise StateError(f"{path}: cannot be written ({error}); free some space") from error
 
 
 def load_backbone(path: Path, layout: Layout) -> tuple[ModelState, dict[str, str]]:

@@ -32,6 +32,6 @@ class StepSchedule:
 
     def __call__(self, number: int) -> float:
         """Return the rate of round ``number``, counted from 1."""
-        # Rounding guards against products such as 0.92 * 50 = 46.00000000000001.
+        # Rounding guards against products such as 0.55 * 100 = 55.00000000000001.
         passed = sum(number - 1 >= round(m * self.rounds, 9) for m in self.milestones)
         return self.rate * self.factor**passed

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a silo keeps between rounds, on its own disk: the head, its momentum, and the smoothed loss.
 
-A round reads the state after the round before and writes its own under its own number, so that a round which is
-repeated starts from the same state and writes the same bits. The last two rounds are kept.
+A round reads the state after the trainer's round before and writes its own under its own number, so that a round which
+is repeated starts from the same state and writes the same bits. Both are kept.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from fedface_flwr.errors import StateError
 from fedface_flwr.files import replacing
 
 Arrays = dict[str, npt.NDArray[np.generic]]
-
-KEPT_ROUNDS = 2
 
 
 @dataclass(frozen=True)
@@ -60,12 +58,22 @@ class SiloStore:
         except (SafetensorError, OSError) as error:
             raise StateError(f"{path}: cannot be read ({error}); remove it and resume at an earlier round") from error
 
-    def save(self, number: int, state: Mapping[str, npt.NDArray[np.generic]]) -> None:
-        """Write the state after round ``number``, then drop all but the last two rounds."""
-        with replacing(self._path(number)) as temporary:
-            save_file(dict(state), temporary)
+    def save(self, number: int, state: Mapping[str, npt.NDArray[np.generic]], previous: int) -> None:
+        """Write the state after round ``number``, then drop all but it and the round ``previous`` that it came from.
+
+        Raises
+        ------
+        StateError
+            If the disk does not take it; what was there stays.
+        """
+        path = self._path(number)
+        try:
+            with replacing(path) as temporary:
+                save_file(dict(state), temporary)
+        except (SafetensorError, OSError) as error:
+            raise StateError(f"{path}: cannot be written ({error}); free some space and run the round again") from error
         for old in self.rounds():
-            if old <= number - KEPT_ROUNDS:
+            if old not in (previous, number):
                 self._path(old).unlink(missing_ok=True)
 
     def rounds(self) -> list[int]:

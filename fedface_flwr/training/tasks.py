@@ -22,12 +22,16 @@ class TrainTask:
         The backbone to start from.
     momentum : ndarray of float32, shape (parameters,), or None
         The server's momentum ``M_{r-1}``; None for classical momentum.
+    previous : int
+        The last round of this trainer that the server took, 0 for none: the head goes on from there, for what the
+        server did not take, by a late or lost reply, is no part of the run.
     """
 
     round: int
     rate: float
     model: ModelState
     momentum: Vector | None
+    previous: int
 
 
 @dataclass(frozen=True)

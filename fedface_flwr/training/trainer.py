@@ -74,9 +74,9 @@ class Trainer:
         TrainingError
             If the loss is no longer finite.
         StateError
-            If the received model does not fit, or the store lacks the state after the round before.
+            If the received model does not fit, or the store lacks the state to go on from.
         """
-        self._restore(task.round - 1)
+        self._restore(task.previous)
         self._model.load(task.model)
         # Dropout draws from the global generator.
         torch.manual_seed(derive_seed(self._config.seed, "round", self._party, task.round))
@@ -84,7 +84,7 @@ class Trainer:
         losses, hits = self._steps(task)
         seconds = time.perf_counter() - start
         results = self._results(task.round, losses, hits)
-        self._save(task.round)
+        self._save(task)
         return TrainResult(self._model.state(), results, self.num_images, seconds)
 
     def _steps(self, task: TrainTask) -> tuple[Tensor, Tensor]:
@@ -179,14 +179,14 @@ class Trainer:
         if self._scaler.is_enabled():
             self._scaler.load_state_dict({**self._scaler.state_dict(), **_unpack(state["scaler"])})
 
-    def _save(self, number: int) -> None:
+    def _save(self, task: TrainTask) -> None:
         state = {name: array for branch in self._branches for name, array in branch.state().items()}
         if self._config.strategy.keep_momentum:
             state["backbone.momentum"] = self._momentum.cpu().numpy()
         if self._scaler.is_enabled():
             scaler = self._scaler.state_dict()
             state["scaler"] = np.array([scaler["scale"], scaler["_growth_tracker"]])
-        self._store.save(number, state)
+        self._store.save(task.round, state, task.previous)
 
 
 def _unpack(scaler: np.ndarray) -> dict[str, float | int]:

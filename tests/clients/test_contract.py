@@ -42,7 +42,7 @@ LAYOUT = Layout(
 OTHER = Layout(LAYOUT.entries[:1])
 MODEL = ModelState(np.arange(6, dtype=np.float32), np.array([7], dtype=np.int64))
 MOMENTUM = np.array([0.5, -1, 2, 0], dtype=np.float32)
-TASK = TrainTask(round=3, rate=0.1, model=MODEL, momentum=MOMENTUM)
+TASK = TrainTask(round=3, rate=0.1, model=MODEL, momentum=MOMENTUM, previous=2)
 RESULT = TrainResult(
     MODEL, {"alpha": BranchResult(4.5, 0.25, 5.0), "beta": BranchResult(3.5, 0.5, 4.0)}, num_images=12, seconds=1.5
 )
@@ -188,6 +188,8 @@ def test_a_reply_must_cover_exactly_the_sets_that_the_party_owns():
     ("change", "complaint"),
     [
         ({"round": 0}, "round 0"),
+        ({"previous": 3}, "round 3 after round 3"),
+        ({"previous": -1}, "round 3 after round -1"),
         ({"rate": 0.0}, "at rate 0.0"),
         ({"rate": -0.1}, "at rate -0.1"),
         ({"rate": math.nan}, "field rate is nan"),

@@ -29,7 +29,7 @@ def client(config, tmp_path):
 
 def sent(config, number=1, half="first", momentum=None):
     model = FlatModel(build_backbone(config.model, config.seed))
-    task = TrainTask(number, 0.1, model.state(), momentum)
+    task = TrainTask(number, 0.1, model.state(), momentum, number - 1)
     arrays, scalars = write_train("alpha", half, model.layout, task)
     return model.layout, task, list(arrays.values()), scalars
 

@@ -96,8 +96,8 @@ def test_fedavg_weighs_by_samples_when_asked_even_if_the_first_round_lacks_a_sil
         grid.after["alpha"] = own_more
         loop.start(grid)
     # 72, 24 and 24 images.
-    weights = of_kind(events, "round")[0]["weights"]
-    assert weights == pytest.approx({"alpha": 0.6, "beta": 0.2, "gamma": 0.2})
+    assert loop.weights_by_name == pytest.approx({"alpha": 0.6, "beta": 0.2, "gamma": 0.2})
+    assert of_kind(events, "round")[0]["weights"] == pytest.approx({"alpha": 0.75, "beta": 0.25})
 
 
 def test_pfm_s_momentum_is_the_step_of_the_averaged_model_over_the_rate(tmp_path):

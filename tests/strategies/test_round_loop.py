@@ -81,12 +81,28 @@ def test_with_enough_others_the_round_goes_on_with_the_weights_shared_out(tmp_pa
     one, two = of_kind(events, "round")
     assert (one["missing"], two["missing"]) == ([], ["beta"])
     assert set(two["silos"]) == {"alpha", "gamma"}
-    assert two["weights"] == pytest.approx(dict.fromkeys(("alpha", "beta", "gamma"), 1 / 3))
+    assert two["weights"] == pytest.approx({"alpha": 0.5, "gamma": 0.5})
+    assert loop.weights_by_name == pytest.approx(dict.fromkeys(("alpha", "beta", "gamma"), 1 / 3))
     expected = (answers["alpha"].astype(np.float64) + answers["gamma"]) / 2
     np.testing.assert_allclose(loop.models["global"].values, expected, rtol=1e-5, atol=1e-7)
     (warning,) = of_kind(events, "warning")
     assert warning["message"].startswith("round 2 goes on without beta: ")
     assert "power cut" in warning["message"]
+
+
+def test_a_silo_that_missed_a_round_comes_back_with_the_head_of_its_last_one(tmp_path):
+    config = tiny_config(tmp_path, "pfm", "federation.min_trainers=2", "training.rounds=4", "data.tests=[]")
+    asked = []
+
+    def note(message, reply):
+        scalars = message.content.config_records["config"]
+        if "round" in scalars:
+            asked.append((scalars["round"], scalars["previous"]))
+        return reply
+
+    _, events, _ = start(config, before={"beta": power_cut(2)}, after={"beta": note})
+    assert [event["missing"] for event in of_kind(events, "round")] == [[], ["beta"], [], []]
+    assert [pair for pair in asked if pair[0] != 2] == [(1, 0), (3, 1), (4, 3)]
 
 
 def test_a_solo_silo_that_fails_keeps_its_model(tmp_path):

@@ -44,7 +44,7 @@ def test_a_drop_takes_effect_with_the_first_round_that_begins_at_or_after_it(
     assert drops(rounds, (milestone,)) == [r for r in [first] if r <= rounds]
 
 
-@pytest.mark.parametrize(("rounds", "milestone"), [(50, 0.92), (100, 0.29), (1000, 0.57), (10, 0.7)])
+@pytest.mark.parametrize(("rounds", "milestone"), [(100, 0.55), (100, 0.07), (100, 0.56), (100, 0.29)])
 def test_rounding_of_the_product_does_not_delay_a_drop(rounds: int, milestone: float) -> None:
     assert drops(rounds, (milestone,)) == [round(milestone * rounds) + 1]
 

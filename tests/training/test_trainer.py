@@ -46,7 +46,7 @@ def run(
 ) -> list[TrainResult]:
     """Train from round ``start``, each round from the first model, so that only the silo's own state carries over."""
     model = first_model(config)
-    return [subject.train(TrainTask(r, 0.1, model, momentum)) for r in range(start, start + rounds)]
+    return [subject.train(TrainTask(r, 0.1, model, momentum, r - 1)) for r in range(start, start + rounds)]
 
 
 def same_result(a: TrainResult, b: TrainResult) -> bool:
@@ -103,7 +103,7 @@ def test_the_received_model_and_momentum_stay_as_they_are(tmp_path: Path) -> Non
     config = tiny_config("strategy=pfm")
     model, momentum = first_model(config), some_momentum(config)
     received = ModelState(*(np.frombuffer(a.tobytes(), a.dtype) for a in (model.values, model.counters)))
-    task = TrainTask(1, 0.1, received, np.frombuffer(momentum.tobytes(), np.float32))
+    task = TrainTask(1, 0.1, received, np.frombuffer(momentum.tobytes(), np.float32), 0)
     result = trainer(config, tmp_path).train(task)
     assert same_bits(received, model)
     np.testing.assert_array_equal(task.momentum, momentum)
@@ -166,7 +166,7 @@ def test_pfm_equals_the_plain_local_loop_over_two_rounds_and_a_rate_drop(tmp_pat
 
     model, smoothed, seen = first_model(config), 0.0, 0
     for number, rate in ((1, 0.002), (2, 0.001)):
-        result = subject.train(TrainTask(number, rate, model, momentum))
+        result = subject.train(TrainTask(number, rate, model, momentum, number - 1))
         losses = plain_local_loop(reference, head, head_momentum, server, config, number, rate)
         for name, tensor in result.model.tensors(subject.layout).items():
             np.testing.assert_allclose(tensor, reference.state_dict()[name], rtol=1e-4, atol=2e-5, err_msg=name)
@@ -200,7 +200,7 @@ def test_momentum_of_the_head_persists_across_rounds(tmp_path: Path) -> None:
     assert state["alpha.momentum"].any()
     (with_momentum,) = run(subject, config, 1, start=2)
     moved = store.load(2)
-    store.save(1, {**state, "alpha.momentum": np.zeros_like(state["alpha.momentum"])})
+    store.save(1, {**state, "alpha.momentum": np.zeros_like(state["alpha.momentum"])}, 0)
     (without,) = run(subject, config, 1, start=2)
     assert not np.isclose(store.load(2)["alpha.head"], moved["alpha.head"]).all()
     assert not same_bits(with_momentum.model, without.model)
@@ -213,7 +213,7 @@ def two_halves_and_one_whole(strategy: str, folder: Path) -> tuple[ModelState, M
         config = tiny_config(f"strategy={strategy}", f"training.steps_per_round={steps}", "model.dropout=0.0")
         subject, model = trainer(config, folder / str(steps)), first_model(config)
         for number in range(1, 4 // steps + 1):
-            model = subject.train(TrainTask(number, 0.1, model, None)).model
+            model = subject.train(TrainTask(number, 0.1, model, None, number - 1)).model
         models.append(model)
     return models[0], models[1]
 
@@ -250,7 +250,7 @@ def test_central_scales_gradients_of_the_backbone_by_branch_and_those_of_heads_n
     batches = [subject._branches[i].batch(0) for i in range(3)]
     heads = [torch.from_numpy(b.state()[f"{b.name}.head"].copy()).requires_grad_() for b in subject._branches]
     before = first_model(config)
-    result = subject.train(TrainTask(1, 0.1, before, None))
+    result = subject.train(TrainTask(1, 0.1, before, None, 0))
 
     flat = FlatModel(build_backbone(config.model, config.seed))
     outputs = flat.module(to_device(torch.cat([pixels for pixels, _ in batches]), torch.device("cpu"))).split(8)
@@ -302,7 +302,7 @@ def test_a_loss_that_is_not_finite_names_silo_round_and_step_and_saves_nothing(t
     run(subject, config, 1)
     # Weights near float32's largest: the first step's loss is finite, its update is not.
     with pytest.raises(TrainingError, match=r"^alpha: the loss is no longer finite in round 2, step 2; lower"):
-        subject.train(TrainTask(2, 1e38, first_model(config), None))
+        subject.train(TrainTask(2, 1e38, first_model(config), None, 1))
     assert SiloStore(tmp_path).rounds() == [1]
     assert np.isfinite(run(subject, config, 1, start=2)[0].model.values).all()
 
@@ -312,7 +312,7 @@ def test_a_model_that_is_not_finite_fails_at_the_first_step(tmp_path: Path) -> N
     model = first_model(config)
     model.values[0] = np.nan
     with pytest.raises(TrainingError, match="round 1, step 1"):
-        trainer(config, tmp_path).train(TrainTask(1, 0.1, model, None))
+        trainer(config, tmp_path).train(TrainTask(1, 0.1, model, None, 0))
 
 
 def test_a_round_whose_predecessor_is_missing_cannot_be_trained(tmp_path: Path) -> None:
@@ -326,7 +326,7 @@ def test_a_round_whose_predecessor_is_missing_cannot_be_trained(tmp_path: Path) 
 def test_a_model_of_another_layout_is_refused(tmp_path: Path) -> None:
     config, other = tiny_config("strategy=fedavg"), tiny_config("strategy=fedavg", "model.width=3")
     with pytest.raises(StateError, match="does not fit a layout"):
-        trainer(config, tmp_path).train(TrainTask(1, 0.1, first_model(other), None))
+        trainer(config, tmp_path).train(TrainTask(1, 0.1, first_model(other), None, 0))
     assert SiloStore(tmp_path).rounds() == []
 
 
@@ -345,7 +345,7 @@ def test_training_learns(tmp_path: Path) -> None:
     subject, model = trainer(config, tmp_path), first_model(config)
     figures = []
     for number in (1, 2):
-        result = subject.train(TrainTask(number, 0.05, model, None))
+        result = subject.train(TrainTask(number, 0.05, model, None, number - 1))
         model = result.model
         figures.append(result.branches["alpha"])
     assert figures[1].loss < 0.6 * figures[0].loss
