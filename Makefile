@@ -22,6 +22,7 @@ demo: install
 	$(BIN)/fedface-compare --out $(OUT) experiment=demo strategy=fedface,fedavg,central
 
 test: install
+	mkdir -p .fedface
 	$(BIN)/python -m pytest --basetemp=.fedface/pytest
 
 lint: install

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fedface_flwr.seeding import derive_seed
 
-names = st.lists(st.one_of(st.text(st.characters(min_codepoint=32)), st.integers()), max_size=4)
+names = st.lists(st.one_of(st.text(st.characters(codec="utf-8", min_codepoint=32)), st.integers()), max_size=4)
 
 
 def test_against_the_definition_written_out() -> None:

@@ -80,7 +80,7 @@ def test_a_save_that_fails_leaves_the_old_file_and_nothing_else(path: Path) -> N
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
     try:
-        with pytest.raises(StateError, match="cannot be written .*File too large"):
+        with pytest.raises(StateError, match=r"cannot be written .*File too large"):
             save_backbone(path, LAYOUT, STATE, large)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

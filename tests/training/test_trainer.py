@@ -94,6 +94,18 @@ def test_a_trainer_that_served_another_round_in_between_is_not_confused(tmp_path
     assert same_result(run(subject, config, 1, start=2)[0], second)
 
 
+def test_a_round_that_the_server_did_not_take_is_forgotten(tmp_path: Path) -> None:
+    config = tiny_config("strategy=solo")
+    model = first_model(config)
+    results = {}
+    for lost in (True, False):
+        subject = trainer(config, tmp_path / str(lost))
+        run(subject, config, 2 if lost else 1)
+        results[lost] = subject.train(TrainTask(3, 0.1, model, None, 1))
+        assert SiloStore(tmp_path / str(lost)).rounds() == [1, 3]
+    assert same_result(results[True], results[False])
+
+
 def test_rounds_differ_in_batches_and_flips(tmp_path: Path) -> None:
     first, second = run(trainer(tiny_config("strategy=fedavg"), tmp_path), tiny_config("strategy=fedavg"), 2)
     assert not same_bits(first.model, second.model)
