@@ -3,17 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-
-import numpy as np
-import numpy.typing as npt
 
 from fedface_flwr.config import Config
 from fedface_flwr.data.open import open_image_set, open_pack
 from fedface_flwr.data.sets import ImageSet, PairSet
 from fedface_flwr.data.synthetic import SyntheticFaces, synthetic_pairs
-from fedface_flwr.evaluation.verification import fold_slices
 
 
 def training_sets(config: Config, party: str, cache: Path) -> list[ImageSet]:
@@ -66,20 +61,3 @@ def pair_set(config: Config, name: str, cache: Path) -> PairSet:
         seed=0,
         domain=len(data.silos) + list(data.packs.values()).index(name),
     )
-
-
-def spread_over_folds(pairs: int, folds: Sequence[int], limit: int) -> npt.NDArray[np.int64]:
-    """Choose pairs of some of the ten folds, at most ``limit`` in all (0: every one), evenly from each fold.
-
-    Within a fold the choice is spread evenly, since public packs list a fold's positive pairs before its negative ones.
-
-    Returns
-    -------
-    ndarray of int64
-        Ascending pair numbers, as many from each fold.
-    """
-    slices = [fold_slices(pairs)[fold] for fold in folds]
-    if not limit:
-        return np.concatenate([np.arange(s.start, s.stop) for s in slices])
-    each = min(max(limit // len(folds), 1), *(s.stop - s.start for s in slices))
-    return np.concatenate([s.start + (np.arange(each) * (s.stop - s.start)) // each for s in slices])

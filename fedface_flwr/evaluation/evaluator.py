@@ -8,11 +8,18 @@ from pathlib import Path
 
 from fedface_flwr.config import Config
 from fedface_flwr.data.sets import PairSet
-from fedface_flwr.data.sources import pair_set, spread_over_folds
+from fedface_flwr.data.sources import pair_set
 from fedface_flwr.errors import DataError
 from fedface_flwr.evaluation.embedding import embed, score_pairs
 from fedface_flwr.evaluation.tasks import EvaluateTask
-from fedface_flwr.evaluation.verification import FOLDS, Verification, half_folds, pair_distances, verify
+from fedface_flwr.evaluation.verification import (
+    FOLDS,
+    Verification,
+    half_folds,
+    pair_distances,
+    spread_over_folds,
+    verify,
+)
 from fedface_flwr.federation.layout import Layout
 from fedface_flwr.training.backbone import PRECISIONS, build_backbone, resolve_device
 from fedface_flwr.training.flat import FlatModel

@@ -100,6 +100,23 @@ def fold_slices(pairs: int, folds: int = FOLDS) -> tuple[slice, ...]:
     return tuple(slice(start, stop) for start, stop in pairwise(accumulate(sizes, initial=0)))
 
 
+def spread_over_folds(pairs: int, folds: Sequence[int], limit: int) -> npt.NDArray[np.int64]:
+    """Choose pairs of some of the ten folds, at most ``limit`` in all (0: every one), evenly from each fold.
+
+    Within a fold the choice is spread evenly, since public packs list a fold's positive pairs before its negative ones.
+
+    Returns
+    -------
+    ndarray of int64
+        Ascending pair numbers, as many from each fold.
+    """
+    slices = [fold_slices(pairs)[fold] for fold in folds]
+    if not limit:
+        return np.concatenate([np.arange(s.start, s.stop) for s in slices])
+    each = min(max(limit // len(folds), 1), *(s.stop - s.start for s in slices))
+    return np.concatenate([s.start + (np.arange(each) * (s.stop - s.start)) // each for s in slices])
+
+
 def half_folds(half: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Divide the ten folds between federated validation and the final test, as FedFace's experiments do.
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from writers import pixels, png, public_pack, write_recordio
 
-from fedface_flwr.data.sources import pair_set, spread_over_folds, training_sets
+from fedface_flwr.data.sources import pair_set, training_sets
 from fedface_flwr.errors import DataError
 from fedface_flwr.evaluation.verification import fold_slices
 
