@@ -12,7 +12,7 @@ from writers import pixels, png, public_pack, write_recordio
 
 from fedface_flwr.data.sources import pair_set, training_sets
 from fedface_flwr.errors import DataError
-from fedface_flwr.evaluation.verification import fold_slices
+from fedface_flwr.evaluation.verification import fold_slices, spread_over_folds
 
 
 @pytest.mark.parametrize(
