@@ -110,7 +110,7 @@ def compare(jobs: Sequence[Job], out: Path, at_once: int, console: Console) -> N
     write_text(out / "results.md", results_table(summaries))
     report = out / "comparison.html"
     write_comparison(report, [job.folder.path for job in jobs])
-    console.print(f"report: {report}", highlight=False, soft_wrap=True)
+    console.print(f"report: {report}", markup=False, highlight=False, soft_wrap=True)
 
 
 def main() -> None:

@@ -62,12 +62,13 @@ def follow(simulation: Simulation, config: Config, console: Console) -> None:
                 raise FedFaceError(event["message"])
             line = describe(event, config.training.rounds)
             if line:
-                console.print(line, highlight=False, soft_wrap=True)
+                console.print(line, markup=False, highlight=False, soft_wrap=True)
             if event["event"] == "end":
                 return
         if time.monotonic() - heard > QUIET:
             heard = time.monotonic()
-            simulation.check()
+            if simulation.check() and not tail.path.exists():
+                raise FedFaceError(f"{config.run.dir}: the run is over, but its event log is gone")
         time.sleep(0.2)
 
 
@@ -86,7 +87,7 @@ def run(config: Config, console: Console) -> None:
         simulation.submit()
         follow(simulation, config, console)
         simulation.wait()
-    console.print(f"report: {folder.report}", highlight=False, soft_wrap=True)
+    console.print(f"report: {folder.report}", markup=False, highlight=False, soft_wrap=True)
 
 
 @hydra.main(config_path=str(CONF), config_name="config", version_base=None)

@@ -19,13 +19,13 @@ class MetricsTail:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path, self._offset = path, 0
+        self.path, self._offset = path, 0
 
     def new_events(self) -> list[Event]:
         """Return the events whose lines have been completed since the last call."""
-        if not self._path.exists():
+        if not self.path.exists():
             return []
-        with self._path.open("rb") as file:
+        with self.path.open("rb") as file:
             file.seek(self._offset)
             content = file.read()
         whole = content[: content.rfind(b"\n") + 1]
