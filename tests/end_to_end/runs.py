@@ -38,7 +38,7 @@ def start(folder: Path, *overrides: str) -> subprocess.Popen[str]:
 def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     """Wait for a run; return its exit code and what it printed on both streams."""
     try:
-        out, err = process.communicate(timeout=240)
+        out, err = process.communicate(timeout=600)
     except subprocess.TimeoutExpired:
         process.terminate()
         out, err = process.communicate(timeout=60)

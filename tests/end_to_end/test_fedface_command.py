@@ -25,7 +25,7 @@ def twins(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return folders
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_two_runs_of_one_seed_at_once_end_in_the_same_bits(twins: list[Path]) -> None:
     one, two = (load_file(folder / "run" / "checkpoint.safetensors") for folder in twins)
     assert one.keys() == two.keys()
@@ -64,7 +64,7 @@ def test_no_head_and_no_image_is_in_what_the_server_kept(twins: list[Path]) -> N
     assert all("alpha.head" in load_file(path) for path in heads if path.parent.parent.name == "alpha")
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_async_validation_rounds_finish_while_a_training_round_runs(tmp_path: Path) -> None:
     process = start(tmp_path, "fv.mode=async", "training.rounds=2", "training.steps_per_round=400", "fv.pairs=10")
     code, out, err = finish(process)
@@ -78,7 +78,7 @@ def test_async_validation_rounds_finish_while_a_training_round_runs(tmp_path: Pa
     assert all(event["round"] == 1 for event in during)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_failing_run_says_why_on_its_last_line_and_leaves_no_process(tmp_path: Path) -> None:
     code, _, err = finish(start(tmp_path, "data=faces", f"data.root={tmp_path / 'nowhere'}"))
     assert code == 1

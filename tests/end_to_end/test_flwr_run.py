@@ -47,7 +47,7 @@ class Flower:
             cwd=self.home,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
         )
         # Starting the local SuperLink prints a line before the answer.
         return json.loads(done.stdout[done.stdout.index("{") :])
@@ -80,7 +80,7 @@ def flower(tmp_path: Path) -> Iterator[Flower]:
     command_line.stop()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_flwr_run_with_the_defaults(flower: Flower, tmp_path: Path) -> None:
     overrides = shlex.join([*TINY, f"run.dir={tmp_path / 'run'}", "training.rounds=2"])
     run_id = flower("run", str(APP), "--run-config", f"overrides={json.dumps(overrides)}")["run-id"]

@@ -68,7 +68,7 @@ def central_sgd(config: Config, cache: Path) -> dict[str, np.ndarray]:
     return {name: p.detach().numpy() for name, p in parameters.items()}
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_pfm_with_one_local_step_is_central_sgd_with_momentum(tmp_path: Path) -> None:
     code, out, err = finish(start(tmp_path, *OVERRIDES))
     assert code == 0, out + err
