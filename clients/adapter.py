@@ -88,7 +88,8 @@ def read_reply(reply: Message) -> tuple[Arrays, dict[str, Any]]:
         If the reply is an error, with its reason, or holds any other record.
     """
     if reply.has_error():
-        raise ProtocolError(reply.error.reason)
+        # Ray's reasons are whole traces.
+        raise ProtocolError(" ".join(str(reply.error.reason).split())[-2000:])
     records = reply.content
     extra = sorted(set(records) - {ARRAYS, METRICS})
     if extra or METRICS not in records.metric_records:

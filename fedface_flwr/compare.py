@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import argparse
+import glob
 import itertools
+import re
 import subprocess
 import sys
 import threading
@@ -49,26 +51,31 @@ def expand(overrides: Sequence[str], out: Path) -> list[Job]:
     ConfigError
         If an override cannot be read.
     """
+    choices: list[list[str]] = []
     try:
-        parsed = OverridesParser.create().parse_overrides(list(overrides))
+        for text, override in zip(overrides, OverridesParser.create().parse_overrides(list(overrides)), strict=True):
+            swept = override.is_sweep_override()
+            values = override.sweep_string_iterator() if swept else ()
+            choices.append([f"{override.key_or_group}={value}" for value in values] if swept else [text])
     except HydraException as error:
         raise ConfigError(str(error).splitlines()[0]) from error
-    choices: list[list[str]] = []
-    for text, override in zip(overrides, parsed, strict=True):
-        swept = override.is_sweep_override()
-        choices.append([f"{override.key_or_group}={v}" for v in override.sweep_string_iterator()] if swept else [text])
-    jobs = []
+    jobs: dict[str, Job] = {}
     for chosen in itertools.product(*choices):
         own = [text for text, choice in zip(chosen, choices, strict=True) if len(choice) > 1]
         name = ",".join(own).replace("/", "-") or "run"
-        jobs.append(Job(name, chosen, RunFolder(out / name)))
-    return jobs
+        if name in jobs:
+            raise ConfigError(f"two runs would be called {name}; list each value once")
+        jobs[name] = Job(name, chosen, RunFolder(out / name))
+    return list(jobs.values())
 
 
 def run_job(job: Job, console: Console, lock: threading.Lock) -> str:
-    """Run a job that has no summary yet, showing its lines under its name; return the reason if it fails."""
-    if job.folder.summary.exists():
-        return ""
+    """Run a job that is not finished yet, showing its lines under its name; return the reason if it fails."""
+    try:
+        if not _claim(job):
+            return ""
+    except ConfigError as error:
+        return str(error)
     command = [sys.executable, "-m", "fedface_flwr.launch", *job.overrides, f"run.dir={_quoted(job.folder.path)}"]
     last = ""
     with subprocess.Popen(
@@ -85,9 +92,33 @@ def run_job(job: Job, console: Console, lock: threading.Lock) -> str:
     return last if process.returncode else ""
 
 
+def _claim(job: Job) -> bool:
+    """Prepare a job's folder; return whether there is anything to run. What an interrupted run left is set aside.
+
+    Raises
+    ------
+    ConfigError
+        If the folder holds a run of other overrides.
+    """
+    asked = "\n".join(job.overrides) + "\n"
+    note = job.folder.path / "overrides.txt"
+    if job.folder.summary.exists():
+        if note.exists() and note.read_text(encoding="utf-8") != asked:
+            raise ConfigError(
+                f"{job.folder.path}: holds a run of other overrides ({note.name} lists them); use another --out"
+            )
+        return False
+    if job.folder.path.exists():
+        earlier = len(list(job.folder.path.parent.glob(f"{glob.escape(job.name)}.interrupted-*")))
+        job.folder.path.rename(job.folder.path.with_name(f"{job.name}.interrupted-{earlier + 1}"))
+    write_text(note, asked)
+    return True
+
+
 def _quoted(path: Path) -> str:
     """Quote a path for Hydra, to which commas and equals signs mean something."""
-    return "'" + str(path).replace("'", r"\'") + "'"
+    escaped = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + (r"\'" if found[2] else ""), str(path))
+    return f"'{escaped}'"
 
 
 def compare(jobs: Sequence[Job], out: Path, at_once: int, console: Console) -> None:

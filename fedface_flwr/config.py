@@ -146,15 +146,16 @@ class DataConfig:
         _require(len(self.silos) >= 1, "data.silos", list(self.silos), "at least one silo must train")
         _require(bool(self.root) or self.kind != "files", "data.root", self.root, "must be the folder of the data")
         for key, names in (("silos", self.silos), ("validators", self.validators), ("tests", self.tests)):
-            _require(len({_stem(n) for n in names}) == len(names), f"data.{key}", list(names), "names must differ")
-            _require(all(_stem(n) for n in names), f"data.{key}", list(names), "names must not be empty")
+            own = [Path(n).name if key == "silos" else _stem(n) for n in names]
+            _require(len(set(own)) == len(names), f"data.{key}", list(names), "names must differ")
+            _require(all(own), f"data.{key}", list(names), "names must not be empty")
         moved = [n for n in self.validators if self.packs[_stem(n)] != n]
         _require(not moved, "data.tests", list(self.tests), f"has the name, but not the file, of validator {moved}")
 
     @property
     def trainers(self) -> tuple[str, ...]:
         """Names of the training parties, in the order of ``silos``."""
-        return tuple(_stem(name) for name in self.silos)
+        return tuple(Path(name).name for name in self.silos)
 
     @property
     def packs(self) -> dict[str, str]:
@@ -240,7 +241,10 @@ class FvConfig:
         _require(0 <= self.phi <= 1, "fv.phi", self.phi, "must be in [0, 1]")
         _require(self.epsilon > 0, "fv.epsilon", self.epsilon, "must be positive")
         _require(0 <= self.gamma <= 1, "fv.gamma", self.gamma, "must be in [0, 1]")
-        _require(self.pairs >= 0, "fv.pairs", self.pairs, "must not be negative; 0 takes all pairs")
+        enough = self.pairs == 0 or self.pairs >= 10
+        _require(
+            enough, "fv.pairs", self.pairs, "must be 0, for all pairs, or at least 10: two from each of five folds"
+        )
         _require(self.depth >= 1, "fv.depth", self.depth, "must be at least 1")
 
 
@@ -312,6 +316,7 @@ class Config:
             self.federation.min_trainers,
             f"only {len(self.trainers)} take part",
         )
+        _require("global" not in self.trainers, "data.silos", list(self.data.silos), "`global` is the server's model")
         clash = set(self.trainers) & set(self.data.packs)
         _require(not clash, "data.silos", sorted(clash), "a party cannot be trainer and validator at once")
 

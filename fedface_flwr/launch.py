@@ -35,13 +35,13 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 def absolute_paths(config: DictConfig, folder: Path, base: Path) -> dict[str, str | float]:
     """Return the keys that a run needs changed: its folder, and paths that would mean another place to Flower."""
-    changes: dict[str, str | float] = {
-        "run.dir": str(folder),
-        "run.launched": time.time(),
-        "data.cache": str(base / (config.data.cache or ".fedface/cache")),
-    }
-    if not OmegaConf.is_missing(config.data, "root") and config.data.root:
-        changes["data.root"] = str(base / config.data.root)
+    changes: dict[str, str | float] = {"run.dir": str(folder), "run.launched": time.time()}
+    defaults = {"root": "", "cache": ".fedface/cache"}
+    for key, default in defaults.items():
+        value = "" if OmegaConf.is_missing(config.data, key) else config.data[key]
+        # What is no text is refused when the configuration is validated.
+        if isinstance(value, str) and (value or default) and not OmegaConf.is_missing(config.data, key):
+            changes[f"data.{key}"] = str(base / (value or default))
     return changes
 
 
@@ -92,13 +92,18 @@ def run(config: Config, console: Console) -> None:
 
 @hydra.main(config_path=str(CONF), config_name="config", version_base=None)
 def _job(composed: DictConfig) -> None:
+    if not composed.run.dir:
+        raise ConfigError("run.dir: must name a folder")
     folder = Path(HydraConfig.get().runtime.output_dir).absolute()
     run(validate(composed, absolute_paths(composed, folder, Path.cwd())), Console())
 
 
 def main() -> None:
     """Entry of the ``fedface`` command."""
-    signal.signal(signal.SIGTERM, _terminate)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        # Under nohup a hang-up stays ignored.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _terminate)
     # Makes Hydra hand errors over, of which it would else print a trace.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
@@ -106,6 +111,9 @@ def main() -> None:
     except (FedFaceError, OSError, HydraException, OmegaConfBaseException) as error:
         print(f"fedface: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
         sys.exit(1)
+    except KeyboardInterrupt:
+        print("fedface: interrupted", file=sys.stderr, flush=True)
+        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import replace
 from functools import partial
@@ -30,7 +31,7 @@ from fedface_flwr.training.flat import FlatModel
 from strategies import STRATEGIES
 from strategies.fedavg import GLOBAL
 from strategies.outcome import summarise
-from strategies.round_loop import Emit
+from strategies.round_loop import Emit, RoundLoop
 
 app = ServerApp()
 
@@ -83,18 +84,22 @@ def _run(grid: Grid, config: Config, folder: RunFolder, emit: Emit, launched: fl
     _write_config(folder, config)
     model = FlatModel(build_backbone(config.model, config.seed))
     loop = STRATEGIES[config.strategy.name](config, config.data.fold_half, model.layout, model.state(), emit)
+    loop.on_trained = partial(_save, folder)
     loop.start(grid)
-    for name, final in loop.models.items():
-        path = folder.checkpoint_of("" if name == GLOBAL else name)
-        save_backbone(path, model.layout, final, _metadata(config, loop.round))
     summary = summarise(loop, launched=launched, ready=loop.ready, ended=time.time())
     write_summary(folder.summary, summary)
     write_report(folder.path)
     return summary
 
 
+def _save(folder: RunFolder, loop: RoundLoop) -> None:
+    for name, model in loop.models.items():
+        path = folder.checkpoint_of("" if name == GLOBAL else name)
+        save_backbone(path, loop.layout, model, _metadata(loop.config, loop.round))
+
+
 def _write_config(folder: RunFolder, config: Config) -> None:
-    write_text(folder.config, OmegaConf.to_yaml(OmegaConf.create(config.to_json())))
+    write_text(folder.config, OmegaConf.to_yaml(OmegaConf.create(json.loads(config.to_json()))))
 
 
 def _metadata(config: Config, rounds: int) -> dict[str, str]:

@@ -57,7 +57,12 @@ class Simulation:
         self._run_id = ""
 
     def __enter__(self) -> Simulation:
-        self._home.mkdir(parents=True, exist_ok=True)
+        try:
+            self._home.mkdir(parents=True)
+        except FileExistsError as error:
+            raise FedFaceError(
+                f"{self._home}: is there already, of a run that goes on or failed; choose another run.dir"
+            ) from error
         self._ray = _ray_folder(Path.cwd() / ".fedface")
         self._environment = self._make_environment()
         try:
@@ -78,7 +83,7 @@ class Simulation:
         """Keep Flower, Ray and their tools to the run's folder, quiet, and off the network."""
         binaries = str(Path(sys.executable).parent)
         return {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"},
             "PATH": os.pathsep.join([binaries, os.environ.get("PATH", "")]),
             "FLWR_HOME": str(self._home),
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
@@ -87,6 +92,9 @@ class Simulation:
             "RAY_TMPDIR": str(self._ray),
             "RAY_USAGE_STATS_ENABLED": "0",
             "MPLCONFIGDIR": str(self._home / "matplotlib"),
+            # Everything here talks over the loopback interface, which no proxy reaches.
+            "no_proxy": "127.0.0.1,localhost",
+            "NO_PROXY": "127.0.0.1,localhost",
             MARK: self._token,
         }
 
@@ -170,12 +178,25 @@ class Simulation:
             text=True,
         )
         try:
-            return json.loads(done.stdout)
-        except json.JSONDecodeError as error:
-            raise FedFaceError(f"flwr {arguments[0]}: {(done.stdout + done.stderr).strip()}") from error
+            answer = json.loads(done.stdout)
+            if answer.get("success") is False:
+                raise ValueError(answer)
+            return answer
+        except ValueError as error:
+            raise FedFaceError(f"flwr {arguments[0]}: {' '.join((done.stdout + done.stderr).split())}") from error
 
     def _end(self) -> None:
         """End the SuperLink, then whatever of this run is left: Ray's processes outlive the one that started them."""
+        # A second Ctrl-C must not leave the rest behind.
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        handlers = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+        try:
+            self._end_all()
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+
+    def _end_all(self) -> None:
         for number, patience in ((signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0)):
             deadline = time.monotonic() + patience
             while (left := list(self._processes())) and time.monotonic() < deadline:
@@ -193,16 +214,17 @@ class Simulation:
         Ray's helpers write their title over their environment; they are known by that title and the folder they run in.
         """
         mark = f"{MARK}={self._token}".encode()
+        here = os.path.realpath(self._config.run.dir)
         for folder in Path("/proc").glob("[0-9]*"):
             try:
                 marked = mark in (folder / "environ").read_bytes().split(b"\0")
                 titled = (folder / "cmdline").read_bytes().startswith(b"ray::")
-                here = titled and os.readlink(folder / "cwd") == self._config.run.dir
+                inside = titled and os.readlink(folder / "cwd") == here
                 dead = (folder / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
             except OSError:
                 # It ended while we looked, or is another user's.
                 continue
-            if (marked or here) and not dead:
+            if (marked or inside) and not dead:
                 yield int(folder.name)
 
 
@@ -216,7 +238,8 @@ def _kill(process: int, number: signal.Signals) -> None:
 
 def _healthy(port: int) -> bool:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1.0) as answer:
+        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with direct.open(f"http://127.0.0.1:{port}/health", timeout=1.0) as answer:
             return bool(answer.status == 200)
     except (urllib.error.URLError, OSError):
         return False
@@ -235,4 +258,5 @@ def _ray_folder(base: Path) -> Path:
     if len(os.fsencode(inside)) <= LONGEST_RAY_PATH:
         return inside
     inside.rmdir()
-    return Path(tempfile.mkdtemp(prefix="fedface-"))
+    short = len(os.fsencode(tempfile.gettempdir())) < LONGEST_RAY_PATH - len("/fedface-12345678")
+    return Path(tempfile.mkdtemp(prefix="fedface-", dir=None if short else "/tmp"))

@@ -67,6 +67,8 @@ class RoundLoop(Strategy):
         self.seconds = dict.fromkeys(("training", "validation", "testing"), 0.0)
         self._models = self.first_models(first)
         self._tested = ""
+        self.on_trained: Callable[[RoundLoop], None] = lambda loop: None
+        """Called between the last round and the test, which others may fail."""
         self._event: dict[str, Any] = {}
         self._bytes_down: list[int] = []
         self.link: Link
@@ -158,6 +160,7 @@ class RoundLoop(Strategy):
                 self.round = number
                 self._run_round(grid)
                 self.after_round()
+        self.on_trained(self)
         for name in self._models:
             self._tested = name
             start = time.perf_counter()

@@ -6,6 +6,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import numpy as np
+
 from fedface_flwr.config import Config
 from fedface_flwr.data.sets import PairSet
 from fedface_flwr.data.sources import pair_set
@@ -46,6 +48,7 @@ class Evaluator:
     def __init__(self, config: Config, pack: str, cache: Path) -> None:
         self._config = config
         self._pairs = pair_set(config, pack, cache)
+        self._check_folds(pack in config.data.validators and config.strategy.federated_validation)
         self._device = resolve_device(config.federation.device)
         self._model = FlatModel(build_backbone(config.model).to(self._device))
         # On a CPU a small batch's activations stay in the cache: 1.5 times as many images a second as 256 at a time.
@@ -55,6 +58,19 @@ class Evaluator:
     def layout(self) -> Layout:
         """How the backbone lies in a flat vector."""
         return self._model.layout
+
+    def _check_folds(self, scores: bool) -> None:
+        """Find out now, before anyone trains, whether the pack's halves can be tested on, and scored by."""
+        same = self._pairs.same
+        try:
+            for half in ("first", "second"):
+                folds, others = half_folds(half)
+                verify(np.zeros(len(same)), same, test_folds=others)
+                if scores:
+                    chosen = spread_over_folds(len(same), folds, self._config.fv.pairs)
+                    verify(np.zeros(len(chosen)), same[chosen], folds=len(folds))
+        except DataError as error:
+            raise DataError(f"verification pack {self._pairs.name}: {error}") from error
 
     @property
     def num_pairs(self) -> int:

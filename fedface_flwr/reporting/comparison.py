@@ -8,6 +8,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 from rich.box import SIMPLE_HEAD
+from rich.markup import escape
 from rich.table import Table
 
 from fedface_flwr.errors import ConfigError
@@ -30,14 +31,14 @@ def comparison_table(summaries: Sequence[Summary]) -> Table:
     silos, packs = _union(summaries, "loss_ema"), _union(summaries, "tests")
     grid = Table(title="Final smoothed loss, verification accuracy, time and traffic", box=SIMPLE_HEAD)
     grid.add_column("method", no_wrap=True)
-    grid.add_column("loss\n" + "/".join(silos), justify="right", overflow="fold")
+    grid.add_column(escape("loss\n" + "/".join(silos)), justify="right", overflow="fold")
     for pack in packs:
-        grid.add_column(f"{pack}\naccuracy", justify="right")
+        grid.add_column(escape(f"{pack}\naccuracy"), justify="right")
     grid.add_column("minutes", justify="right")
-    grid.add_column("MB sent\n" + "/".join(silos), justify="right", overflow="fold")
+    grid.add_column(escape("MB sent\n" + "/".join(silos)), justify="right", overflow="fold")
     for label, summary in zip(run_labels(summaries), summaries, strict=True):
         grid.add_row(
-            label,
+            escape(label),
             "/".join(_losses(summary, silos)),
             *(percent(summary["tests"][pack]["accuracy"]) if pack in summary["tests"] else "–" for pack in packs),
             _minutes(summary),

@@ -27,7 +27,7 @@ def results_table(summaries: Sequence[Summary]) -> str:
         losses = [[s["loss_ema"].get(silo) for s in group] for silo in silos]
         figures = [*(_spread(a, 1) for a in accuracies), *(_spread(x, 2) for x in losses)]
         rows.append([method, str(steps), str(len(group)), *figures])
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |\n" for row in rows)
 
 
 def _spread(values: Sequence[float | None], digits: int) -> str:

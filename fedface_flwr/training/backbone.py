@@ -37,7 +37,10 @@ def resolve_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         torch.empty(0, device=name)
-        return torch.device(name)
+        device = torch.device(name)
+        # Raises where torch has no mixed precision.
+        torch.autocast(device.type, enabled=False)
+        return device
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(f"federation.device={name!r}: not available here ({error})") from error
 

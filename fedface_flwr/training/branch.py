@@ -26,6 +26,8 @@ class Branch:
     ----------
     config : Config
         The run's configuration.
+    name : str
+        The set's name, by which its figures travel.
     images : ImageSet
         The training set.
     weight : float
@@ -34,8 +36,8 @@ class Branch:
         Where the head lives.
     """
 
-    def __init__(self, config: Config, images: ImageSet, weight: float, device: torch.device) -> None:
-        self.name = images.name
+    def __init__(self, config: Config, name: str, images: ImageSet, weight: float, device: torch.device) -> None:
+        self.name = name
         self._config = config
         self._images = images
         self._weight = weight

@@ -49,8 +49,10 @@ class Trainer:
         self._model = FlatModel(build_backbone(config.model).to(self._device))
         shares = config.strategy.branch_weights if config.strategy.pooled else ()
         self._branches = [
-            Branch(config, images, share, self._device)
-            for images, share in zip(sets, shares or [1 / len(sets)] * len(sets), strict=True)
+            Branch(config, name, images, share, self._device)
+            for name, images, share in zip(
+                config.sets_of(party), sets, shares or [1 / len(sets)] * len(sets), strict=True
+            )
         ]
         # A silo's own momentum of the backbone; with PFM, the server's, received anew for each round.
         self._momentum = torch.zeros(self._model.layout.num_parameters, device=self._device)

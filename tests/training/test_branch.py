@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 
 
 def branch(config: Config | None = None, *, weight: float = 1.0, name: str = "alpha") -> Branch:
-    return Branch(config or tiny_config(), tiny_set(name), weight, CPU)
+    return Branch(config or tiny_config(), name, tiny_set(name), weight, CPU)
 
 
 def embeddings(seed: int = 0) -> torch.Tensor:
