@@ -7,6 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
+
+# The suite's verdict must depend neither on the machine's pace nor on the day.
+settings.register_profile(
+    "suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], database=None
+)
+settings.load_profile("suite")
 
 PROJECT = Path(__file__).resolve().parents[1]
 
