@@ -66,6 +66,7 @@ def _run_both(grid: Grid, config: Config, folder: RunFolder, emit: Emit, launche
         with Recorder(part) as recorder:
             emit_both = partial(_emit_both, recorder.emit, emit, half)
             summaries.append(_run(grid, own, part, emit_both, launched))
+            recorder.emit({"event": "end", "seconds": summaries[-1]["seconds"]})
         parts.append(part.path)
         launched = time.time()
     merged = merge_halves(summaries)

@@ -20,6 +20,8 @@ def summarise(loop: RoundLoop, *, launched: float, ready: float, ended: float) -
         When the run was launched, when every party had a node, and when the tests were done, in seconds of one clock.
     """
     config = loop.config
+    # In the configured order, whoever answered first.
+    tests = {name: {pack: packs[pack] for pack in config.data.testers} for name, packs in loop.tests.items()}
     summary = Summary(
         method=config.strategy.name,
         seed=config.seed,
@@ -28,13 +30,13 @@ def summarise(loop: RoundLoop, *, launched: float, ready: float, ended: float) -
         seconds=ended - launched,
         loss_ema=dict(sorted(loop.loss_ema.items())),
         bytes_sent=dict(sorted(loop.bytes_sent.items())),
-        tests=mean_tests(loop.tests.values()),
+        tests=mean_tests(tests.values()),
         account=make_account(loop.seconds, ready - launched, ended - launched),
         weights=loop.weights_by_name,
         fold_half=loop.half,
     )
-    if set(loop.tests) - {GLOBAL}:
+    if set(tests) - {GLOBAL}:
         summary["tests_by_silo"] = {
-            silo: {pack: make_figures(figures) for pack, figures in packs.items()} for silo, packs in loop.tests.items()
+            silo: {pack: make_figures(figures) for pack, figures in packs.items()} for silo, packs in tests.items()
         }
     return summary

@@ -80,6 +80,9 @@ class ValidatedWeights(FedAvg):
             self._trained.set()
             thread.join()
         self._raise_failure()
+        if not self._validations:
+            message = "no validation round finished: the averaging weights never moved; use fv.mode=sync or more rounds"
+            self.emit({"event": "warning", "message": message})
 
     def on_result(self, trainer: str, result: TrainResult) -> None:
         """Keep the local model in the place of the silo's one before: the server never holds two of one silo."""
@@ -137,7 +140,7 @@ class ValidatedWeights(FedAvg):
                 "event": "validation",
                 "validation": self._validations,
                 "round": snapshot.round,
-                "training_round": min(self.round + (self.config.fv.mode == "sync"), self.config.training.rounds),
+                "training_round": self.round if self.config.fv.mode == "async" else 0,
                 "candidates": candidates,
                 "scores": scores,
                 "normalised": verdict.normalised,

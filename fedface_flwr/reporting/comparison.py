@@ -89,7 +89,7 @@ def run_labels(summaries: Sequence[Summary]) -> list[str]:
         summary["method"]
         + (f" K={summary['steps_per_round']}" if several_steps else "")
         + (f" seed {summary['seed']}" if several_seeds else "")
-        + (f" {summary['fold_half']} half" if several_halves else "")
+        + (f", validated on the {summary['fold_half']} half" if several_halves else "")
         for summary in summaries
     ]
 

@@ -124,7 +124,7 @@ def _tests(summary: Summary) -> str:
     caption = (
         "Verification accuracy: features of image and mirror image added and L2-normalised; threshold the "
         "first best of 0..4 by 0.01 on squared distance, chosen on the other folds. "
-        f"Fold half of the test: {summary['fold_half']}."
+        f"Half of the folds that Federated Validation may see: {summary['fold_half']}; the test takes the other."
     )
     by_model = {"": summary["tests"]}
     if "tests_by_silo" in summary:
@@ -175,6 +175,8 @@ def _validation(history: History) -> list[str]:
     statement = (
         f"{pace.maximum} validation rounds finished inside training round {pace.busiest}, the busiest, which "
         f"took {pace.seconds:.1f} s; {pace.begun_inside} of them also began in it."
+        if pace.maximum
+        else f"{pace.total} validation rounds, each between two training rounds."
     )
     seconds = sum(event["seconds"] for event in history.validations) / pace.total
     head = [

@@ -13,7 +13,8 @@ times in seconds. A number that is not finite is written as null.
     ``seconds`` {``training``, ``aggregation``, ``other``}, ``missing`` [names].
 ``validation``: one round of Federated Validation, when it is over
     ``validation`` (from 1), ``round`` (the training round whose local models were scored),
-    ``training_round`` (the round in progress when it was over), ``candidates`` [[w of each trainer], ...],
+    ``training_round`` (the round in progress when it was over, 0 between rounds),
+    ``candidates`` [[w of each trainer], ...],
     ``scores`` {validator: [percent of each candidate]}, ``normalised`` {validator: [...]}, ``best`` (index
     from 0 into ``candidates``; candidate 0 is the w of that moment), ``weights`` {name: w after the update},
     ``seconds``, ``bytes_down``, ``bytes_up``.

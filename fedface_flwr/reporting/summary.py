@@ -66,7 +66,7 @@ class Summary(_Summary, total=False):
     weights
         Final averaging weight of each silo; empty where nothing is averaged.
     fold_half
-        Which half of the folds the run was tested on: first, second or both.
+        Which half of the folds Federated Validation may see, first, second or both in turn; the test takes the other.
     tests_by_silo
         Figures by silo and pack, only where each silo has its own model.
     """

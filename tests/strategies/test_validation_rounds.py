@@ -55,7 +55,7 @@ def test_sync_validation_follows_every_nth_round_and_moves_w_toward_the_best(tmp
     weights = np.full(3, 1 / 3)
     for event, done in zip(of_kind(events, "validation"), (2, 4), strict=True):
         candidates = np.array(event["candidates"])
-        assert (event["round"], event["training_round"]) == (done, done + 1)
+        assert (event["round"], event["training_round"]) == (done, 0)
         np.testing.assert_allclose(candidates[0], weights)
         np.testing.assert_allclose(candidates.sum(axis=1), 1)
         assert (candidates >= 0).all()
