@@ -124,7 +124,7 @@ def _tests(summary: Summary) -> str:
     caption = (
         "Verification accuracy: features of image and mirror image added and L2-normalised; threshold the "
         "first best of 0..4 by 0.01 on squared distance, chosen on the other folds. "
-        f"Half of the folds that Federated Validation may see: {summary['fold_half']}; the test takes the other."
+        f"Half of the folds kept for validation: {summary['fold_half']}; the test takes the other."
     )
     by_model = {"": summary["tests"]}
     if "tests_by_silo" in summary:
