@@ -27,6 +27,8 @@ OVERRIDES = (
     "training.flip=0",
     "model.dropout=0",
     "optimizer.milestones=[0.5]",
+    # BatchNorm on few images amplifies rounding from step to step; small steps keep float32 near float64.
+    "optimizer.rate=0.001",
 )
 
 
@@ -78,6 +80,6 @@ def test_pfm_with_one_local_step_is_central_sgd_with_momentum(tmp_path: Path) ->
     first = {name: p.detach().numpy() for name, p in build_backbone(config.model, config.seed).named_parameters()}
     for name, value in expected.items():
         # The run computes in float32; what it learned must stand far above what rounding does.
-        np.testing.assert_allclose(trained[name], value, atol=2e-5, err_msg=name)
+        np.testing.assert_allclose(trained[name], value, atol=5e-6, err_msg=name)
     moved = max(np.abs(value - first[name]).max() for name, value in expected.items())
-    assert moved > 0.02
+    assert moved > 0.01
