@@ -8,34 +8,21 @@ result's bits do not depend on their number or timing.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import math
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from fedface_flwr.federation.layout import Counters
+from fedface_flwr.federation.blocks import BLOCK, cut, each_block, each_span
+from fedface_flwr.federation.difference import WIRE_TYPES, Difference, half_scale, narrow
+from fedface_flwr.federation.layout import Counters, Vector
 
 F = TypeVar("F", np.float32, np.float64)
 
-BLOCK = 65_536
-"""Columns a block at most: a sum, a term and a row of them fit a core's second-level cache, and each array operation is
-long beside the interpreter's lock that threads pass on between operations."""
-
-SPAN = 16 * BLOCK
-"""Columns a task of the thread pool."""
-
 _PRODUCT = 2**19
 """Multiplications a matrix product: a larger one BLAS shares out among threads of its own, which would fight ours."""
-
-# The memory's speed is the limit, and a few cores reach it.
-_POOL = ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1), thread_name_prefix="aggregation")
-
-
-def _spans(size: int, step: int, start: int = 0) -> Iterator[slice]:
-    return (slice(a, min(a + step, size)) for a in range(start, size, step))
 
 
 def combine(
@@ -69,13 +56,13 @@ def combine(
 
     def work(span: slice) -> None:
         scratch = np.empty((len(rows), width), dtype=out.dtype)
-        for block in _spans(span.stop, width, span.start):
+        for block in cut(span.stop, width, span.start):
             part = scratch[:, : block.stop - block.start]
             for i, row in enumerate(rows):
                 part[i] = row[block]
             np.matmul(factors, part, out=out[:, block])
 
-    list(_POOL.map(work, _spans(size, SPAN)))
+    each_span(size, work)
 
 
 def aggregate(
@@ -108,32 +95,113 @@ def aggregate(
     ValueError
         If shapes do not agree, the weights do not sum to one, or the rate is not positive.
     """
-    size, parameters = len(model), len(momentum)
-    if weights.shape != (len(rows),) or any(row.shape != (size,) for row in rows) or parameters > size:
-        raise ValueError(f"weights {weights.shape}, rows {[r.shape for r in rows]} and model {model.shape} do not fit")
-    if not abs(float(weights.sum()) - 1.0) <= 1e-6:
-        raise ValueError(f"aggregation weights sum to {float(weights.sum())}, not to one")
+    parameters = len(momentum)
+    _check(rows, weights, len(model), parameters)
     if not rate > 0:
         raise ValueError(f"the learning rate is {rate}; the momentum needs a positive one")
-    factors = weights.astype(model.dtype)
+
+    def take(block: slice, mean: npt.NDArray[F]) -> None:
+        moved = momentum[block]
+        count = len(moved)
+        np.subtract(model[block][:count], mean[:count], out=moved)
+        moved /= model.dtype.type(rate)
+        model[block] = mean
+
+    _each_mean(rows, weights, take)
+
+
+def aggregate_difference(
+    rows: Sequence[Vector], weights: npt.NDArray[np.float64], model: Vector, carry: Vector, dtype: str
+) -> Difference:
+    """Move the global model by the rounded difference to the weighted average, in place, and return that difference.
+
+    What rounding left is kept in ``carry`` and goes into the next round's difference (error feedback), so that nothing
+    is lost in the long run; running statistics are taken whole.
+
+    Parameters
+    ----------
+    rows, weights : sequence of ndarray, ndarray
+        As for :func:`aggregate`.
+    model : ndarray of float32, shape (size,)
+        ``Theta_{r-1}`` on entry, ``Theta_r = Theta_{r-1} + D_r`` on return: what every receiver of ``D_r`` computes.
+    carry : ndarray of float32, shape (parameters,)
+        What earlier rounds left on entry, what is left now on return; zero before the first round.
+    dtype : str
+        The type in which the difference travels.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not agree, or the weights do not sum to one.
+    """
+    parameters = len(carry)
+    _check(rows, weights, len(model), parameters)
+    largest: list[float] = []
+
+    def want(block: slice, mean: Vector) -> None:
+        due, old = carry[block], model[block]
+        count = len(due)
+        due += mean[:count]
+        due -= old[:count]
+        old[count:] = mean[count:]
+        largest.append(float(np.abs(due).max(initial=0.0)))
+
+    _each_mean(rows, weights, want)
+    scale = half_scale(max(largest)) if dtype == "float16" else 1.0
+    difference = Difference(dtype, np.empty(parameters, WIRE_TYPES[dtype]), scale)
+
+    def adopt(block: slice) -> None:
+        narrow(carry[block], difference, block)
+        step: Vector = np.empty(block.stop - block.start, np.float32)
+        difference.widen(block, step)
+        carry[block] -= step
+        model[block] += step
+
+    each_block(parameters, adopt)
+    return difference
+
+
+def _check(rows: Sequence[npt.NDArray[F]], weights: npt.NDArray[np.float64], size: int, parameters: int) -> None:
+    if weights.shape != (len(rows),) or any(row.shape != (size,) for row in rows) or parameters > size:
+        raise ValueError(f"weights {weights.shape}, rows {[r.shape for r in rows]} and a model of {size} do not fit")
+    if not abs(float(weights.sum()) - 1.0) <= 1e-6:
+        raise ValueError(f"aggregation weights sum to {float(weights.sum())}, not to one")
+
+
+def _each_mean(
+    rows: Sequence[npt.NDArray[F]],
+    weights: npt.NDArray[np.float64],
+    take: Callable[[slice, npt.NDArray[F]], None],
+) -> None:
+    """Call ``take`` with each block and the weighted average there, which is only its own for the call."""
+    dtype = rows[0].dtype
+    factors = weights.astype(dtype)
 
     def work(span: slice) -> None:
-        average = np.empty(BLOCK, dtype=model.dtype)
-        term = np.empty(BLOCK, dtype=model.dtype)
-        for block in _spans(span.stop, BLOCK, span.start):
+        average = np.empty(BLOCK, dtype=dtype)
+        term = np.empty(BLOCK, dtype=dtype)
+        for block in cut(span.stop, BLOCK, span.start):
             width = block.stop - block.start
             mean, scaled = average[:width], term[:width]
             np.multiply(rows[0][block], factors[0], out=mean)
             for row, factor in zip(rows[1:], factors[1:], strict=True):
                 np.multiply(row[block], factor, out=scaled)
                 mean += scaled
-            moved = momentum[block]
-            count = len(moved)
-            np.subtract(model[block][:count], mean[:count], out=moved)
-            moved /= model.dtype.type(rate)
-            model[block] = mean
+            take(block, mean)
 
-    list(_POOL.map(work, _spans(size, SPAN)))
+    each_span(len(rows[0]), work)
+
+
+def distance(first: Vector, second: Vector) -> float:
+    """Return the Euclidean distance of two vectors, without a third of their length."""
+    squares: list[float] = []
+
+    def add(block: slice) -> None:
+        step = first[block] - second[block]
+        squares.append(float(np.dot(step, step)))
+
+    each_block(len(first), add)
+    return math.sqrt(math.fsum(squares))
 
 
 def aggregate_counters(rows: Sequence[Counters]) -> Counters:

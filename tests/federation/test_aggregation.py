@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedface_flwr.federation.aggregation import BLOCK, SPAN, aggregate, aggregate_counters, combine
+from fedface_flwr.federation.aggregation import aggregate, aggregate_counters, combine
+from fedface_flwr.federation.blocks import BLOCK, SPAN
 from fedface_flwr.training.flat import FlatModel
 
 Array = npt.NDArray[Any]
