@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -13,16 +13,20 @@ import numpy.typing as npt
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.client import NumPyClient
 
-from clients.contract import Arrays, Scalars
+from clients.contract import ARRAYS_OF_DIFFERENCE, ARRAYS_OF_MODEL, Arrays, Scalars
 from fedface_flwr.errors import ProtocolError
 
 ARRAYS, CONFIG, METRICS, PROPERTIES = "arrays", "config", "metrics", "properties"
-REPLY_ARRAYS = ("model", "counters")
+REPLY_ARRAYS: dict[int, tuple[str, ...]] = {0: (), 2: ARRAYS_OF_MODEL, 3: ARRAYS_OF_DIFFERENCE}
 
 
 def to_records(arrays: Mapping[str, Array], scalars: Scalars) -> RecordDict:
     """Return the content of a message to a party."""
     return RecordDict({ARRAYS: ArrayRecord(dict(arrays)), CONFIG: ConfigRecord(cast(Any, scalars))})
+
+
+class ReplyError(ProtocolError):
+    """A party answers that it could not do what it was asked, or the SuperLink answers that it cannot be reached."""
 
 
 class Serialiser:
@@ -84,12 +88,14 @@ def read_reply(reply: Message) -> tuple[Arrays, dict[str, Any]]:
 
     Raises
     ------
+    ReplyError
+        If the reply is an error, with its reason.
     ProtocolError
-        If the reply is an error, with its reason, or holds any other record.
+        If it holds any other record than arrays and metrics.
     """
     if reply.has_error():
         # Ray's reasons are whole traces.
-        raise ProtocolError(" ".join(str(reply.error.reason).split())[-2000:])
+        raise ReplyError(" ".join(str(reply.error.reason).split())[-2000:])
     records = reply.content
     extra = sorted(set(records) - {ARRAYS, METRICS})
     if extra or METRICS not in records.metric_records:
@@ -102,7 +108,8 @@ def call_fit(client: NumPyClient, message: Message) -> Message:
     """Answer a train message by the client's ``fit``."""
     parameters, config = _received(message)
     model, images, metrics = client.fit(parameters, config)
-    arrays = {name: serialise(array) for name, array in zip(REPLY_ARRAYS, model, strict=True)}
+    names = REPLY_ARRAYS[len(model)]
+    arrays = {name: serialise(array) for name, array in zip(names, model, strict=True)}
     scalars = MetricRecord(cast(Any, {"images": images, **metrics}))
     return Message(RecordDict({ARRAYS: ArrayRecord(arrays), METRICS: scalars}), reply_to=message)
 
@@ -119,21 +126,34 @@ def call_prepare(samples: int, message: Message) -> Message:
     return Message(RecordDict({METRICS: MetricRecord({"samples": samples})}), reply_to=message)
 
 
-def properties_reply(message: Message, parties: Sequence[str]) -> Message:
-    """Answer the query for a node's properties."""
-    return Message(RecordDict({PROPERTIES: ConfigRecord({"parties": list(parties)})}), reply_to=message)
+def properties_reply(message: Message, roles: Mapping[str, str]) -> Message:
+    """Answer the query for a node's properties: the parties that it acts for, with the role of each."""
+    record = ConfigRecord({"parties": list(roles), "roles": list(roles.values())})
+    return Message(RecordDict({PROPERTIES: record}), reply_to=message)
 
 
-def read_properties(records: RecordDict) -> list[str]:
-    """Return the names of the parties that a node acts for."""
-    return list(cast("list[str]", records.config_records[PROPERTIES]["parties"]))
+def read_properties(records: RecordDict) -> dict[str, str]:
+    """Return the names of the parties that a node acts for, with the role that each declares.
+
+    Raises
+    ------
+    ProtocolError
+        If the reply holds anything else.
+    """
+    record = records.config_records.get(PROPERTIES, ConfigRecord())
+    parties, roles = record.get("parties"), record.get("roles")
+    if not (isinstance(parties, list) and isinstance(roles, list) and len(parties) == len(roles)):
+        raise ProtocolError("a node's properties are not parties and roles; is it of the same version?")
+    return dict(zip(map(str, parties), map(str, roles), strict=True))
 
 
 def scalars_of(message: Message) -> dict[str, Any]:
     """Return the scalars of a message to a party."""
-    return dict(message.content.config_records[CONFIG])
+    return dict(message.content.config_records.get(CONFIG, {}))
 
 
 def _received(message: Message) -> tuple[list[npt.NDArray[Any]], dict[str, Any]]:
-    arrays = message.content.array_records[ARRAYS]
+    if extra := sorted(set(message.content) - {ARRAYS, CONFIG}):
+        raise ProtocolError(f"message: unexpected records {extra}")
+    arrays = message.content.array_records.get(ARRAYS, ArrayRecord())
     return [view(array) for array in arrays.values()], scalars_of(message)

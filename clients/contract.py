@@ -7,15 +7,21 @@ list and its scalars as a dictionary, so each kind of content is written and rea
 =============  =======================================  ======================================================
 message        arrays                                   scalars
 =============  =======================================  ======================================================
-train          model, counters, momentum (PFM only)     party, half, layout, round, previous, rate
+train          model, counters, momentum (PFM only)     party, half, layout, round, previous, oldest,
+                                                        rate, version
+or             difference, statistics, counters         the same; base, scale, momentum_rate
 train reply    model, counters                          images, seconds; loss, accuracy, loss_ema of each set
-evaluate       model, counters                          party, half, layout, purpose
+or             difference, statistics, counters         the same; scale
+or             none                                     needs_model: the trainer does not hold the base
+evaluate       model, counters                          party, half, layout, purpose, number
 evaluate reply none                                     score; or accuracy, accuracy_std, tar_at_far_*, auc,
                                                         pairs; seconds
-query reply    none                                     parties: the names that the node acts for
+query reply    none                                     parties: the names that the node acts for; role
 prepare        none                                     party, half, layout
 prepare reply  none                                     samples: images or pairs that the party owns
 =============  =======================================  ======================================================
+
+A difference travels in the run's ``wire.dtype`` (bfloat16 as the bits of uint16), the rest in float32 and int64.
 """
 
 from __future__ import annotations
@@ -29,12 +35,16 @@ import numpy.typing as npt
 
 from fedface_flwr.errors import ProtocolError
 from fedface_flwr.evaluation.tasks import EvaluateTask
-from fedface_flwr.federation.layout import Layout, ModelState, Vector
-from fedface_flwr.training.tasks import BranchResult, TrainResult, TrainTask
+from fedface_flwr.federation.blocks import each_block
+from fedface_flwr.federation.difference import WIRE_TYPES, Difference, FullModel, GlobalChange
+from fedface_flwr.federation.layout import Counters, Layout, ModelState, Vector
+from fedface_flwr.training.tasks import BranchResult, TrainOrder, TrainResult
 
 Scalars = dict[str, int | float | str]
 Arrays = dict[str, npt.NDArray[Any]]
 
+ARRAYS_OF_MODEL = ("model", "counters")
+ARRAYS_OF_DIFFERENCE = ("difference", "statistics", "counters")
 QUERY, PREPARE = "properties", "prepare"
 BRANCH_FIGURES = ("loss", "accuracy", "loss_ema")
 SCORE_FIGURES = ("score",)
@@ -67,62 +77,133 @@ def read_prepare_reply(scalars: Mapping[str, Any]) -> int:
     return int(scalars["samples"])
 
 
-def write_train(party: str, half: str, layout: Layout, task: TrainTask) -> tuple[Arrays, Scalars]:
+def write_train(party: str, half: str, layout: Layout, order: TrainOrder) -> tuple[Arrays, Scalars]:
     """Return the arrays and scalars of a train message."""
-    arrays = model_arrays(task.model)
-    if task.momentum is not None:
-        arrays["momentum"] = task.momentum
-    return arrays, {
+    sent = order.download
+    scalars: Scalars = {
         **write_request(party, half, layout),
-        "round": task.round,
-        "previous": task.previous,
-        "rate": task.rate,
+        "round": order.round,
+        "previous": order.previous,
+        "oldest": order.oldest,
+        "rate": order.rate,
+        "version": sent.version,
     }
+    if isinstance(sent, GlobalChange):
+        arrays = _difference_arrays(sent.difference, sent.statistics, sent.counters)
+        return arrays, {**scalars, "base": sent.base, "scale": sent.difference.scale, "momentum_rate": sent.rate}
+    arrays = model_arrays(sent.model)
+    if sent.momentum is not None:
+        arrays["momentum"] = sent.momentum
+    return arrays, scalars
 
 
-def read_train(arrays: Sequence[npt.NDArray[Any]], scalars: Mapping[str, Any], layout: Layout) -> TrainTask:
-    """Read a train message on the silo.
+def read_train(
+    arrays: Sequence[npt.NDArray[Any]], scalars: Mapping[str, Any], layout: Layout, dtype: str
+) -> TrainOrder:
+    """Read a train message on the silo; ``dtype`` is the type in which differences travel.
 
     Raises
     ------
     ProtocolError
         If a field is missing, unknown, of the wrong type or length, or not finite.
     """
-    _check_scalars(scalars, {**REQUEST, "round": int, "previous": int, "rate": float})
+    kinds = {**REQUEST, "round": int, "previous": int, "oldest": int, "rate": float, "version": str}
+    changes = "base" in scalars
+    _check_scalars(scalars, {**kinds, "base": str, "scale": float, "momentum_rate": float} if changes else kinds)
     _check_layout(scalars, layout)
+    number, previous, rate = scalars["round"], scalars["previous"], scalars["rate"]
+    oldest = scalars["oldest"]
+    if not (0 <= oldest <= previous < number and 0 < rate < math.inf):
+        raise ProtocolError(f"train message: round {number} after round {previous} at rate {rate}")
+    download = _read_change(arrays, scalars, layout, dtype) if changes else _read_model(arrays, scalars, layout)
+    return TrainOrder(number, rate, previous, oldest, download)
+
+
+def _read_model(arrays: Sequence[npt.NDArray[Any]], scalars: Mapping[str, Any], layout: Layout) -> FullModel:
     if len(arrays) not in (2, 3):
         raise ProtocolError(f"train message: {len(arrays)} arrays instead of model, counters and momentum")
     momentum = _array("momentum", arrays[2], np.float32, layout.num_parameters) if len(arrays) == 3 else None
-    number, previous, rate = scalars["round"], scalars["previous"], scalars["rate"]
-    if not (0 <= previous < number and 0 < rate < math.inf):
-        raise ProtocolError(f"train message: round {number} after round {previous} at rate {rate}")
-    return TrainTask(number, rate, _model(arrays, layout), momentum, previous)
+    return FullModel(scalars["version"], _model(arrays, layout), momentum)
 
 
-def write_train_reply(result: TrainResult) -> tuple[list[npt.NDArray[Any]], int, Scalars]:
-    """Return what a NumPyClient's ``fit`` returns: model and counters, the number of images, the figures by set."""
+def _read_change(
+    arrays: Sequence[npt.NDArray[Any]], scalars: Mapping[str, Any], layout: Layout, dtype: str
+) -> GlobalChange:
+    difference, statistics, counters = _read_difference(arrays, scalars, layout, dtype)
+    rate = scalars["momentum_rate"]
+    if rate < 0:
+        raise ProtocolError(f"train message: a momentum of rate {rate}")
+    return GlobalChange(scalars["version"], scalars["base"], difference, statistics, counters, rate)
+
+
+def write_train_reply(
+    result: TrainResult, difference: Difference | None
+) -> tuple[list[npt.NDArray[Any]], int, Scalars]:
+    """Return what a NumPyClient's ``fit`` returns: arrays, the number of images, the figures by set.
+
+    With ``difference``, from the model that the round started from, that travels instead of the parameters.
+    """
     metrics: Scalars = {"seconds": result.seconds}
     for name, branch in result.branches.items():
         metrics |= {f"{figure}.{name}": getattr(branch, figure) for figure in BRANCH_FIGURES}
-    return [result.model.values, result.model.counters], result.num_images, metrics
+    model = result.model
+    if difference is None:
+        return [model.values, model.counters], result.num_images, metrics
+    arrays = _difference_arrays(difference, model.values[len(difference.values) :], model.counters)
+    return list(arrays.values()), result.num_images, {**metrics, "scale": difference.scale}
 
 
-def read_train_reply(arrays: Arrays, scalars: Mapping[str, Any], sets: Sequence[str], layout: Layout) -> TrainResult:
-    """Read a trainer's reply on the server; ``sets`` are the training sets that the party owns.
+def write_needs_model() -> tuple[list[npt.NDArray[Any]], int, Scalars]:
+    """Return what ``fit`` returns when the trainer does not hold the base of the difference that it was sent."""
+    return [], 0, {"needs_model": 1}
+
+
+def needs_model(arrays: Arrays, scalars: Mapping[str, Any]) -> bool:
+    """Return whether a trainer's reply asks for the whole model."""
+    return not arrays and dict(scalars) == {"images": 0, "needs_model": 1}
+
+
+def read_train_reply(
+    arrays: Arrays,
+    scalars: Mapping[str, Any],
+    sets: Sequence[str],
+    layout: Layout,
+    start: ModelState | None = None,
+    dtype: str = "float32",
+) -> TrainResult:
+    """Read a trainer's reply on the server.
+
+    Parameters
+    ----------
+    arrays, scalars : mapping
+        The reply's.
+    sets : sequence of str
+        The training sets that the party owns.
+    layout : Layout
+        The backbone's.
+    start : ModelState, optional
+        The model that the round started from, where differences travel.
+    dtype : str
+        The type in which they do.
 
     Raises
     ------
     ProtocolError
         If a field is missing, unknown, of the wrong type or length, or not finite.
     """
-    if list(arrays) != ["model", "counters"]:
-        raise ProtocolError(f"train reply: arrays {list(arrays)} instead of model and counters")
+    names = ARRAYS_OF_MODEL if start is None else ARRAYS_OF_DIFFERENCE
+    if tuple(arrays) != names:
+        raise ProtocolError(f"train reply: arrays {list(arrays)} instead of {', '.join(names)}")
     kinds: dict[str, type] = {f"{figure}.{name}": float for name in sets for figure in BRANCH_FIGURES}
-    _check_scalars(scalars, {"images": int, "seconds": float, **kinds})
+    extra: dict[str, type] = {} if start is None else {"scale": float}
+    _check_scalars(scalars, {"images": int, "seconds": float, **kinds, **extra})
     if scalars["images"] < 1 or scalars["seconds"] < 0:
         raise ProtocolError(f"train reply: {scalars['images']} images in {scalars['seconds']} seconds")
-    model = _model([arrays["model"], arrays["counters"]], layout)
-    with np.errstate(over="ignore"):
+    if start is None:
+        model = _model([arrays["model"], arrays["counters"]], layout)
+    else:
+        model = _moved(start, *_read_difference(list(arrays.values()), scalars, layout, dtype))
+    with np.errstate(over="ignore", invalid="ignore"):
         squared_norm = np.dot(model.values, model.values)
     if not np.isfinite(squared_norm):
         raise ProtocolError("train reply: the model holds values that are not finite, or too large to be weights")
@@ -130,20 +211,34 @@ def read_train_reply(arrays: Arrays, scalars: Mapping[str, Any], sets: Sequence[
     return TrainResult(model, branches, int(scalars["images"]), float(scalars["seconds"]))
 
 
-def write_evaluate(party: str, half: str, layout: Layout, purpose: str) -> Scalars:
-    """Return the scalars of an evaluate message; its arrays are the model's."""
-    return {**write_request(party, half, layout), "purpose": purpose}
+def _moved(start: ModelState, difference: Difference, statistics: Vector, counters: Counters) -> ModelState:
+    count = len(difference.values)
+    values: Vector = np.empty(len(start.values), np.float32)
+    each_block(count, lambda part: difference.widen(part, values[part]))
+    values[:count] += start.values[:count]
+    values[count:] = statistics
+    return ModelState(values, counters)
+
+
+def write_evaluate(party: str, half: str, layout: Layout, purpose: str, number: int) -> Scalars:
+    """Return the scalars of an evaluate message; its arrays are the model's.
+
+    ``number`` is the validation round's, from 1, or the test's, by which the party counts what it answers.
+    """
+    return {**write_request(party, half, layout), "purpose": purpose, "number": number}
 
 
 def read_evaluate(arrays: Sequence[npt.NDArray[Any]], scalars: Mapping[str, Any], layout: Layout) -> EvaluateTask:
     """Read an evaluate message on the validator; errors as :func:`read_train`."""
-    _check_scalars(scalars, {**REQUEST, "purpose": str})
+    _check_scalars(scalars, {**REQUEST, "purpose": str, "number": int})
     _check_layout(scalars, layout)
     if len(arrays) != 2:
         raise ProtocolError(f"evaluate message: {len(arrays)} arrays instead of model and counters")
     if scalars["purpose"] not in ("validation", "test"):
         raise ProtocolError(f"evaluate message: purpose {scalars['purpose']!r} is neither validation nor test")
-    return EvaluateTask(scalars["purpose"], cast(Any, half_of(scalars)), _model(arrays, layout))
+    if scalars["number"] < 1:
+        raise ProtocolError(f"evaluate message: number {scalars['number']}; counted from 1")
+    return EvaluateTask(scalars["purpose"], cast(Any, half_of(scalars)), _model(arrays, layout), scalars["number"])
 
 
 def read_figures(scalars: Mapping[str, Any], names: Sequence[str]) -> dict[str, float]:
@@ -171,6 +266,23 @@ def _model(arrays: Sequence[npt.NDArray[Any]], layout: Layout) -> ModelState:
         cast(Vector, _array("model", arrays[0], np.float32, layout.num_values)),
         _array("counters", arrays[1], np.int64, layout.num_counters),
     )
+
+
+def _difference_arrays(difference: Difference, statistics: Vector, counters: Counters) -> Arrays:
+    return {"difference": difference.values, "statistics": statistics, "counters": counters}
+
+
+def _read_difference(
+    arrays: Sequence[npt.NDArray[Any]], scalars: Mapping[str, Any], layout: Layout, dtype: str
+) -> tuple[Difference, Vector, Counters]:
+    if len(arrays) != 3:
+        raise ProtocolError(f"message: {len(arrays)} arrays instead of {', '.join(ARRAYS_OF_DIFFERENCE)}")
+    if not 0 < scalars["scale"] < math.inf:
+        raise ProtocolError(f"message: a difference of scale {scalars['scale']}")
+    values = _array("difference", arrays[0], WIRE_TYPES[dtype], layout.num_parameters)
+    statistics = _array("statistics", arrays[1], np.float32, layout.num_values - layout.num_parameters)
+    counters = _array("counters", arrays[2], np.int64, layout.num_counters)
+    return Difference(dtype, values, scalars["scale"]), statistics, counters
 
 
 def _array(name: str, array: npt.NDArray[Any], dtype: type[np.generic], length: int) -> npt.NDArray[Any]:

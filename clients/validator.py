@@ -3,20 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import lru_cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flwr.client import NumPyClient
 from flwr.common import NDArrays, Scalar
 
-from clients.contract import read_evaluate, read_request
-from fedface_flwr.config import Config
+from clients.exchange import Ask, Request
 from fedface_flwr.errors import ProtocolError
-
-if TYPE_CHECKING:
-    from fedface_flwr.evaluation.evaluator import Evaluator
 
 
 class ValidatorClient(NumPyClient):
@@ -24,22 +17,18 @@ class ValidatorClient(NumPyClient):
 
     Parameters
     ----------
-    config : Config
-        The run's configuration.
-    party : str
-        The party's name.
-    cache : Path
-        Where decoded images may be kept.
+    config : str
+        The run's configuration as JSON.
+    ask : callable
+        Reaches the party.
     """
 
-    def __init__(self, config: Config, party: str, cache: Path) -> None:
-        self._config, self._party, self._cache = config, party, cache
+    def __init__(self, config: str, ask: Ask) -> None:
+        self._config, self._ask = config, ask
 
-    def prepare(self, config: Mapping[str, Any]) -> int:
-        """Open the party's pack, errors and all, and return the number of its pairs."""
-        evaluator = self._evaluator()
-        read_request(config, evaluator.layout)
-        return evaluator.num_pairs
+    def prepare(self, config: dict[str, Any]) -> int:
+        """Have the party's pack opened, errors and all, and return the number of its pairs."""
+        return int(self._ask(Request("prepare", self._config, [], config)).scalars["samples"])
 
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> Any:
         """Refuse: a validator never trains.
@@ -49,24 +38,9 @@ class ValidatorClient(NumPyClient):
         ProtocolError
             Always.
         """
-        raise ProtocolError(f"{self._party} is a validator; it evaluates and never trains")
+        raise ProtocolError("a validator evaluates and never trains")
 
     def evaluate(self, parameters: NDArrays, config: dict[str, Scalar]) -> Any:
         """Score or test one model; see ``clients.contract`` for both directions."""
-        evaluator = self._evaluator()
-        figures = evaluator.evaluate(read_evaluate(parameters, config, evaluator.layout))
-        return 0.0, 0, figures
-
-    def _evaluator(self) -> Evaluator:
-        return _evaluator(self._config, self._config.data.packs[self._party], self._cache)
-
-
-@lru_cache(maxsize=4)
-def _evaluator(config: Config, pack: str, cache: Path) -> Evaluator:
-    # Imported here, since a deployed node starts a new process for every message, of which not all need torch.
-    import torch
-
-    from fedface_flwr.evaluation.evaluator import Evaluator
-
-    torch.set_num_threads(config.federation.threads)
-    return Evaluator(config, pack, cache)
+        answer = self._ask(Request("evaluate", self._config, parameters, dict(config)))  # type: ignore[arg-type]
+        return 0.0, 0, answer.scalars

@@ -3,68 +3,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
-from logging import ERROR
-from pathlib import Path
+from functools import partial
 
-from flwr.app import Context, Error, Message
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
-from flwr.common import log
-from flwr.common.constant import ErrorCode
 
 from clients.adapter import call_evaluate, call_fit, call_prepare, properties_reply, scalars_of
 from clients.contract import PREPARE, QUERY, party_of
+from clients.exchange import Answer, Ask, Request
+from clients.gate import Gate, check_kind
+from clients.node import Node, deployed, parties_of
 from clients.trainer import TrainerClient
 from clients.validator import ValidatorClient
 from fedface_flwr.compose import config_of_run
 from fedface_flwr.config import Config
-from fedface_flwr.errors import FedFaceError, ProtocolError
+from fedface_flwr.errors import ProtocolError
 
-app = ClientApp()
-Handler = Callable[[Message, Context], Message]
+LOG = "privacy.jsonl"
 
 
-def answering(handler: Handler) -> Handler:
-    """Turn an exception into an error reply of one line; the trace stays in the silo's own log."""
+class SiloApp(ClientApp):
+    """A ClientApp of which no reply, and no exception, comes out but through the party's gate."""
 
-    @wraps(handler)
-    def answer(message: Message, context: Context) -> Message:
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Answer a message."""
+        gate = Gate("", None, private_errors="party" in context.node_config)
         try:
-            return handler(message, context)
-        except FedFaceError as error:
-            reason = str(error)
+            gate = _gate(message, context)
+            check_kind(gate.role, message)
+            return gate.release(message, super().__call__(message, context))
         except Exception as error:
-            log(ERROR, "unexpected failure", exc_info=error)
-            reason = f"{type(error).__name__}: {error}"
-        return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
+            return gate.refuse(message, error)
 
-    return answer
+
+app = SiloApp()
 
 
 @app.query(QUERY)
-@answering
 def properties(message: Message, context: Context) -> Message:
     """Say which parties this node acts for."""
-    return properties_reply(message, _parties(context, _config(context)))
+    parties = parties_of(context.node_config, _config(context))
+    return properties_reply(message, {name: node.role for name, node in parties.items()})
 
 
 @app.query(PREPARE)
-@answering
 def prepare(message: Message, context: Context) -> Message:
     """Open a party's data, so that its faults are known before training starts."""
     return call_prepare(_client(message, context).prepare(scalars_of(message)), message)
 
 
 @app.train()
-@answering
 def train(message: Message, context: Context) -> Message:
     """Train one round."""
     return call_fit(_client(message, context), message)
 
 
 @app.evaluate()
-@answering
 def evaluate(message: Message, context: Context) -> Message:
     """Score or test one model."""
     return call_evaluate(_client(message, context), message)
@@ -75,27 +69,40 @@ def _config(context: Context) -> Config:
     return config_of_run(str(run["config"]), str(run["overrides"]), context.run_id)
 
 
-def _parties(context: Context, config: Config) -> tuple[str, ...]:
-    """Return the parties of this node: the one it was started for, or its share of a simulation's.
+def _gate(message: Message, context: Context) -> Gate:
+    """Return the gate of the party that a message is for; a deployed node has but one, whatever a message says."""
+    own = deployed(context.node_config)
+    if own is not None:
+        return Gate(own.role, own.silo_dir / LOG, private_errors=True)
+    if message.metadata.message_type == f"query.{QUERY}":
+        return Gate("", None, private_errors=False)
+    node = _node(message, context, _config(context))
+    return Gate(node.role, node.silo_dir / LOG, private_errors=False)
 
-    A simulation may have fewer nodes than the federation has parties, Flower's default being two: they are dealt out.
-    """
-    node = context.node_config
-    if "party" in node:
-        return (str(node["party"]),)
-    return config.parties[int(node["partition-id"]) :: int(node["num-partitions"])]
+
+def _node(message: Message, context: Context, config: Config) -> Node:
+    party, parties = party_of(scalars_of(message)), parties_of(context.node_config, config)
+    if party not in parties:
+        raise ProtocolError(f"message for {party!r}, but this node acts for {', '.join(parties)}")
+    return parties[party]
 
 
 def _client(message: Message, context: Context) -> TrainerClient | ValidatorClient:
     config = _config(context)
-    party = party_of(scalars_of(message))
-    if party not in _parties(context, config):
-        raise ProtocolError(f"message for {party!r}, but this node acts for {', '.join(_parties(context, config))}")
-    folder = Path(config.run.dir).absolute()
-    cache = Path(config.data.cache or folder / "cache")
-    if party not in config.trainers:
-        return ValidatorClient(config, party, cache)
-    # A deployed silo's own folder serves many runs, a simulation's belongs to its run.
-    own = context.node_config.get("silo-dir")
-    private = Path(str(own), str(context.run_id)) if own else folder / "silos" / party
-    return TrainerClient(config, party, private, cache)
+    node = _node(message, context, config)
+    ask = _ask_service(node) if node.service else partial(_ask_here, node)
+    client = TrainerClient if node.role == "trainer" else ValidatorClient
+    return client(config.to_json(), ask)
+
+
+def _ask_here(node: Node, request: Request) -> Answer:
+    # Imported here, since a deployed node starts a new process for every message, which needs no torch.
+    from clients.party import answer
+
+    return answer(request, node)
+
+
+def _ask_service(node: Node) -> Ask:
+    from clients.service.proxy import ask, supernode_pid
+
+    return partial(ask, node=node, follow=supernode_pid())

@@ -18,6 +18,9 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from fedface_flwr.config import Config, from_container, from_json
 from fedface_flwr.errors import ConfigError
 
+LAUNCH_KEYS = ("superlink", "resume")
+"""Keys that say where and how a run is launched, at the top of ``conf/``, where a person types them."""
+
 CONF = Path(__file__).resolve().parents[1] / "conf"
 
 
@@ -38,7 +41,8 @@ def validate(composed: DictConfig, changes: Mapping[str, Any]) -> Config:
         raise ConfigError(f"{error.full_key}: has no default; give it, as in {error.full_key}=VALUE") from error
     except OmegaConfBaseException as error:
         raise ConfigError(str(error).splitlines()[0]) from error
-    return from_container(cast("dict[str, Any]", container))
+    run = cast("dict[str, Any]", container)
+    return from_container({key: value for key, value in run.items() if key not in LAUNCH_KEYS})
 
 
 def compose_config(overrides: Sequence[str], changes: Mapping[str, Any]) -> Config:
@@ -74,5 +78,6 @@ def config_of_run(config: str, overrides: str, run_id: int) -> Config:
         chosen = shlex.split(overrides)
     except ValueError as error:
         raise ConfigError(f"run-config key overrides={overrides!r}: {error}; quote it as a shell would") from error
-    own_folder = any(o.startswith("run.dir=") for o in chosen)
-    return compose_config(chosen, {} if own_folder else {"run.dir": f"runs/flwr-{run_id}"})
+    own = {"run.dir": f"runs/flwr-{run_id}", "run.token": f"flwr-{run_id}"}
+    given = {o.partition("=")[0] for o in chosen}
+    return compose_config(chosen, {key: value for key, value in own.items() if key not in given})

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -203,7 +204,7 @@ class StrategyConfig:
 
     def __post_init__(self) -> None:
         _require(
-            not (self.keep_momentum and self.name in ("pfm", "fedface")),
+            not (self.keep_momentum and self.server_momentum),
             "strategy.keep_momentum",
             self.keep_momentum,
             f"{self.name} has one momentum, the server's",
@@ -218,6 +219,16 @@ class StrategyConfig:
     def federated_validation(self) -> bool:
         """Whether validators move the averaging weights."""
         return self.name in ("fedavg_fv", "fedface")
+
+    @property
+    def server_momentum(self) -> bool:
+        """Whether silos apply the server's momentum in their steps."""
+        return self.name in ("pfm", "fedface")
+
+    @property
+    def shares_model(self) -> bool:
+        """Whether several parties train one global model, of which differences can travel."""
+        return self.name not in ("central", "solo")
 
 
 @dataclass(frozen=True)
@@ -249,9 +260,27 @@ class FvConfig:
 
 
 @dataclass(frozen=True)
-class FederationConfig:
-    """How many processes a simulation has, where they compute, and what the server waits for."""
+class WireConfig:
+    """Whether whole models travel or differences of them, and in which type differences do."""
 
+    differences: bool
+    dtype: Literal["float32", "bfloat16", "float16"]
+
+    def __post_init__(self) -> None:
+        _require(
+            self.differences or self.dtype == "float32",
+            "wire.dtype",
+            self.dtype,
+            "weights are never rounded; set wire.differences=true as well",
+        )
+
+
+@dataclass(frozen=True)
+class FederationConfig:
+    """Simulated or deployed, how many processes a simulation has, where they compute, and what the server waits for."""
+
+    kind: Literal["simulation", "deploy"]
+    superlink: str
     actors: int
     threads: int
     gpus: float
@@ -259,24 +288,48 @@ class FederationConfig:
     start_timeout: float
     round_timeout: float
     min_trainers: int
+    max_update_ratio: float
     poll: float
 
     def __post_init__(self) -> None:
+        named = bool(self.superlink) == (self.kind == "deploy")
+        _require(named, "superlink", self.superlink, "names the SuperLink of federation=deploy, and only of that")
         _require(self.actors >= 0, "federation.actors", self.actors, "must not be negative; 0 is one a party")
         _require(self.threads >= 1, "federation.threads", self.threads, "must be at least 1")
         _require(self.gpus >= 0, "federation.gpus", self.gpus, "must not be negative")
         _require(self.start_timeout > 0, "federation.start_timeout", self.start_timeout, "must be positive")
         _require(self.round_timeout > 0, "federation.round_timeout", self.round_timeout, "must be positive")
         _require(self.min_trainers >= 0, "federation.min_trainers", self.min_trainers, "must not be negative")
+        ratio = self.max_update_ratio
+        _require(ratio == 0 or ratio > 1, "federation.max_update_ratio", ratio, "must be above 1, or 0 for no limit")
         _require(self.poll > 0, "federation.poll", self.poll, "must be positive")
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """The run's folder and, for the account of time, when it was launched (seconds since the epoch)."""
+    """What tells this run from others.
+
+    Parameters
+    ----------
+    dir : str
+        The run's folder on the server.
+    launched : float
+        When it was launched, in seconds since the epoch, for the account of time.
+    token : str
+        Names the run on the silos, where it is a folder; it outlives Flower's run, which a resumed one has anew.
+    resume : bool
+        Whether to go on from the folder's checkpoint.
+    """
 
     dir: str
     launched: float
+    token: str
+    resume: bool
+
+    def __post_init__(self) -> None:
+        # It becomes a path on machines that do not trust the sender.
+        ok = re.fullmatch(r"[a-z0-9][a-z0-9-]{0,63}", self.token)
+        _require(bool(ok), "run.token", self.token, "must be up to 64 lower-case letters, digits and hyphens")
 
 
 @dataclass(frozen=True)
@@ -291,6 +344,7 @@ class Config:
     training: TrainingConfig
     data: DataConfig
     fv: FvConfig
+    wire: WireConfig
     federation: FederationConfig
     run: RunConfig
 
@@ -331,6 +385,16 @@ class Config:
     def sets_of(self, trainer: str) -> tuple[str, ...]:
         """Names of the training sets that a trainer owns: its own, or all where they are pooled."""
         return self.data.trainers if self.strategy.pooled else (trainer,)
+
+    @property
+    def sends_differences(self) -> bool:
+        """Whether parties and server send each other differences; methods without one global model cannot."""
+        return self.wire.differences and self.strategy.shares_model
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """What each party does, by its name: ``trainer`` or ``validator``."""
+        return dict.fromkeys(self.trainers, "trainer") | dict.fromkeys(self.data.packs, "validator")
 
     @property
     def parties(self) -> tuple[str, ...]:

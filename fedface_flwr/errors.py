@@ -17,7 +17,10 @@ class DataError(FedFaceError):
 
 
 class ProtocolError(FedFaceError):
-    """A message between server and silo is not what the contract says."""
+    """A message between server and silo is not what the contract says, or asks for more than the silo agreed to.
+
+    Its text may leave the silo: it speaks of the message and the agreement, never of the silo's data, files or paths.
+    """
 
 
 class StateError(FedFaceError):
@@ -25,4 +28,4 @@ class StateError(FedFaceError):
 
 
 class TrainingError(FedFaceError):
-    """Training itself failed, as by a loss that is no longer finite."""
+    """Training itself failed, as by a loss that is no longer finite; its text may leave the silo, as the other's."""

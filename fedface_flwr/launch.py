@@ -4,11 +4,15 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
+from typing import Any, cast
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -17,8 +21,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
-from fedface_flwr.compose import CONF, validate
-from fedface_flwr.config import Config
+from fedface_flwr.compose import CONF, LAUNCH_KEYS, validate
+from fedface_flwr.config import Config, from_container
+from fedface_flwr.deployment import Deployment
 from fedface_flwr.errors import ConfigError, FedFaceError
 from fedface_flwr.reporting.progress import describe
 from fedface_flwr.reporting.run_folder import RunFolder
@@ -35,7 +40,11 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 def absolute_paths(config: DictConfig, folder: Path, base: Path) -> dict[str, str | float]:
     """Return the keys that a run needs changed: its folder, and paths that would mean another place to Flower."""
-    changes: dict[str, str | float] = {"run.dir": str(folder), "run.launched": time.time()}
+    changes: dict[str, str | float] = {
+        "run.dir": str(folder),
+        "run.launched": time.time(),
+        "run.token": secrets.token_hex(8),
+    }
     defaults = {"root": "", "cache": ".fedface/cache"}
     for key, default in defaults.items():
         value = "" if OmegaConf.is_missing(config.data, key) else config.data[key]
@@ -45,7 +54,7 @@ def absolute_paths(config: DictConfig, folder: Path, base: Path) -> dict[str, st
     return changes
 
 
-def follow(simulation: Simulation, config: Config, console: Console) -> None:
+def follow(flower: Simulation | Deployment, config: Config, console: Console) -> None:
     """Show the run's events until it ends.
 
     Raises
@@ -53,7 +62,8 @@ def follow(simulation: Simulation, config: Config, console: Console) -> None:
     FedFaceError
         If the run fails, with its reason.
     """
-    tail = MetricsTail(RunFolder(Path(config.run.dir)).metrics)
+    tail = MetricsTail(RunFolder(Path(config.run.dir)).metrics, since=config.run.launched if config.run.resume else 0)
+    flower.submit()
     heard = time.monotonic()
     while True:
         for event in tail.new_events():
@@ -67,13 +77,13 @@ def follow(simulation: Simulation, config: Config, console: Console) -> None:
                 return
         if time.monotonic() - heard > QUIET:
             heard = time.monotonic()
-            if simulation.check() and not tail.path.exists():
+            if flower.check() and not tail.path.exists():
                 raise FedFaceError(f"{config.run.dir}: the run is over, but its event log is gone")
         time.sleep(0.2)
 
 
 def run(config: Config, console: Console) -> None:
-    """Run one configuration in Flower's simulation.
+    """Run one configuration, in Flower's simulation or on a deployed federation.
 
     Raises
     ------
@@ -81,13 +91,39 @@ def run(config: Config, console: Console) -> None:
         If the run cannot start or fails.
     """
     folder = RunFolder(Path(config.run.dir))
-    if folder.metrics.exists():
-        raise ConfigError(f"run.dir={config.run.dir}: already holds a run; choose another folder or remove it")
-    with Simulation(config) as simulation:
-        simulation.submit()
-        follow(simulation, config, console)
-        simulation.wait()
+    if folder.metrics.exists() and not config.run.resume:
+        raise ConfigError(
+            f"run.dir={config.run.dir}: already holds a run; choose another folder or remove it, "
+            f"or go on with it by resume={config.run.dir}"
+        )
+    flower = Deployment(config) if config.federation.kind == "deploy" else Simulation(config)
+    with flower:
+        try:
+            follow(flower, config, console)
+        except KeyboardInterrupt as interrupt:
+            raise KeyboardInterrupt(flower.left_behind) from interrupt
+        flower.wait()
     console.print(f"report: {folder.report}", markup=False, highlight=False, soft_wrap=True)
+
+
+def resumed(folder: Path, given: Sequence[str]) -> Config:
+    """Return the configuration of an interrupted run, to go on with it.
+
+    Raises
+    ------
+    ConfigError
+        If the folder holds no run or a finished one, or other keys are given: a run keeps its configuration.
+    """
+    others = [text for text in given if text.partition("=")[0] not in LAUNCH_KEYS]
+    if others:
+        raise ConfigError(f"resume={folder}: a run keeps its configuration; leave out {' '.join(others)}")
+    paths = RunFolder(folder)
+    if paths.summary.exists():
+        raise ConfigError(f"resume={folder}: that run is finished")
+    if not paths.config.exists():
+        raise ConfigError(f"resume={folder}: holds no {paths.config.name}; is it a run's folder?")
+    config = from_container(cast("dict[str, Any]", OmegaConf.to_container(OmegaConf.load(paths.config))))
+    return replace(config, run=replace(config.run, dir=str(folder), launched=time.time(), resume=True))
 
 
 @hydra.main(config_path=str(CONF), config_name="config", version_base=None)
@@ -95,7 +131,16 @@ def _job(composed: DictConfig) -> None:
     if not composed.run.dir:
         raise ConfigError("run.dir: must name a folder")
     folder = Path(HydraConfig.get().runtime.output_dir).absolute()
-    run(validate(composed, absolute_paths(composed, folder, Path.cwd())), Console())
+    try:
+        if composed.resume:
+            config = resumed(Path(composed.resume).absolute(), HydraConfig.get().overrides.task)
+        else:
+            config = validate(composed, absolute_paths(composed, folder, Path.cwd()))
+    finally:
+        # Hydra has made the folder, which a run that is refused or resumed has no use for.
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+    run(config, Console())
 
 
 def main() -> None:
@@ -111,8 +156,8 @@ def main() -> None:
     except (FedFaceError, OSError, HydraException, OmegaConfBaseException) as error:
         print(f"fedface: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
         sys.exit(1)
-    except KeyboardInterrupt:
-        print("fedface: interrupted", file=sys.stderr, flush=True)
+    except KeyboardInterrupt as interrupt:
+        print(f"fedface: {interrupt or 'interrupted'}", file=sys.stderr, flush=True)
         sys.exit(130)
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -19,19 +20,24 @@ from fedface_flwr.config import Config
 from fedface_flwr.data.images import PREPROCESSING
 from fedface_flwr.errors import FedFaceError, StateError
 from fedface_flwr.federation.checkpoint import save_backbone
-from fedface_flwr.files import write_text
+from fedface_flwr.federation.run_state import load_state
+from fedface_flwr.files import locked, write_text
 from fedface_flwr.reporting.comparison import write_comparison
 from fedface_flwr.reporting.html import write_report
+from fedface_flwr.reporting.metrics import last_validation, take_back
 from fedface_flwr.reporting.outcome import merge_halves
 from fedface_flwr.reporting.recorder import Recorder
 from fedface_flwr.reporting.run_folder import RunFolder
-from fedface_flwr.reporting.summary import Summary, write_summary
+from fedface_flwr.reporting.summary import Summary, read_summary, write_summary
 from fedface_flwr.training.backbone import build_backbone
 from fedface_flwr.training.flat import FlatModel
 from strategies import STRATEGIES
+from strategies.checkpoints import FileCheckpoints
 from strategies.fedavg import GLOBAL
 from strategies.outcome import summarise
 from strategies.round_loop import Emit, RoundLoop
+
+HALVES: tuple[Literal["first", "second"], ...] = ("first", "second")
 
 app = ServerApp()
 
@@ -43,12 +49,24 @@ def main(grid: Grid, context: Context) -> None:
     run = context.run_config
     config = config_of_run(str(run["config"]), str(run["overrides"]), context.run_id)
     folder = RunFolder(Path(config.run.dir).absolute())
-    if folder.metrics.exists():
+    if folder.metrics.exists() and not config.run.resume:
         raise StateError(f"{folder.path}: already holds a run; choose another run.dir or remove it")
-    run_it = _run_both if config.data.fold_half == "both" else _run
+    try:
+        with locked(folder.lock):
+            _main(grid, config, folder, config.run.launched or began)
+    except BlockingIOError as error:
+        raise StateError(f"{folder.path}: its run goes on in another process; end that first") from error
+
+
+def _main(grid: Grid, config: Config, folder: RunFolder, launched: float) -> None:
+    parts = [RunFolder(folder.path / half) for half in HALVES] if config.data.fold_half == "both" else [folder]
+    saved = [_take_back(folder, part) if config.run.resume else {} for part in parts]
     with Recorder(folder) as recorder:
+        if config.run.resume:
+            done = max((values.get("round", 0) for values in saved), default=0)
+            recorder.emit({"event": "resume", "round": done, "launched": config.run.launched})
         try:
-            summary = run_it(grid, config, folder, recorder.emit, config.run.launched or began)
+            summary = (_run_both if len(parts) > 1 else _run)(grid, config, folder, recorder.emit, launched)
         except BaseException as error:
             known = isinstance(error, FedFaceError)
             recorder.emit({"event": "error", "message": str(error) if known else f"{type(error).__name__}: {error}"})
@@ -56,18 +74,33 @@ def main(grid: Grid, context: Context) -> None:
         recorder.emit({"event": "end", "seconds": summary["seconds"]})
 
 
+def _take_back(folder: RunFolder, part: RunFolder) -> dict[str, Any]:
+    """Cut the event logs to what they were when this part of a run was saved last; return what was saved."""
+    if part.summary.exists():
+        return {}
+    values = load_state(part.state)[1] if part.state.exists() else {"log_bytes": {}}
+    for owner in dict.fromkeys((part, folder)):
+        if owner is part or part.metrics.exists():
+            take_back(owner.metrics, values["log_bytes"].get(owner.path.name, 0))
+    return values
+
+
 def _run_both(grid: Grid, config: Config, folder: RunFolder, emit: Emit, launched: float) -> Summary:
     """Run the method once with each half of the folds, each in a folder of its own, and average their figures."""
     _write_config(folder, config)
-    summaries, parts = [], []
-    for half in ("first", "second"):
+    summaries: list[Summary] = []
+    parts: list[Path] = []
+    for half in HALVES:
         part = RunFolder(folder.path / half)
         own = replace(config, data=replace(config.data, fold_half=half), run=replace(config.run, dir=str(part.path)))
+        parts.append(part.path)
+        if part.summary.exists():
+            summaries.append(read_summary(part.summary))
+            continue
         with Recorder(part) as recorder:
             emit_both = partial(_emit_both, recorder.emit, emit, half)
-            summaries.append(_run(grid, own, part, emit_both, launched))
+            summaries.append(_run(grid, own, part, emit_both, launched, logs=(part, folder)))
             recorder.emit({"event": "end", "seconds": summaries[-1]["seconds"]})
-        parts.append(part.path)
         launched = time.time()
     merged = merge_halves(summaries)
     write_summary(folder.summary, merged)
@@ -80,16 +113,37 @@ def _emit_both(own: Emit, common: Emit, half: str, event: dict[str, Any]) -> Non
     common({**event, "half": half})
 
 
-def _run(grid: Grid, config: Config, folder: RunFolder, emit: Emit, launched: float) -> Summary:
+def _run(
+    grid: Grid,
+    config: Config,
+    folder: RunFolder,
+    emit: Emit,
+    launched: float,
+    logs: Sequence[RunFolder] = (),
+) -> Summary:
     """Run the method on one half of the folds, and fill the folder with all but the events."""
     _write_config(folder, config)
     model = FlatModel(build_backbone(config.model, config.seed))
     loop = STRATEGIES[config.strategy.name](config, config.data.fold_half, model.layout, model.state(), emit)
     loop.on_trained = partial(_save, folder)
+    if config.run.resume and folder.state.exists():
+        arrays, values = load_state(folder.state)
+        loop.restore(arrays, {**values, "validations_seen": last_validation(folder.metrics)})
+        # As if it had been launched so much earlier: the account is of both parts.
+        launched -= values["elapsed"]
+    began = launched
+    loop.checkpoints = FileCheckpoints(
+        folder.state,
+        lambda: {
+            "elapsed": time.time() - began,
+            "log_bytes": {log.path.name: log.metrics.stat().st_size for log in logs or (folder,)},
+        },
+    )
     loop.start(grid)
     summary = summarise(loop, launched=launched, ready=loop.ready, ended=time.time())
     write_summary(folder.summary, summary)
     write_report(folder.path)
+    folder.state.unlink(missing_ok=True)
     return summary
 
 

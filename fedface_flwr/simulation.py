@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.error
@@ -18,16 +16,15 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from fedface_flwr.config import Config
 from fedface_flwr.errors import FedFaceError
+from fedface_flwr.flower import PATIENCE, FlowerRun, quiet_environment
 
-APP = Path(__file__).resolve().parents[1]
+LOG = "superlink.log"
 MARK = "FEDFACE_RUN"
 # A Unix socket's path may have 107 bytes; Ray appends some 70 to its folder's.
 LONGEST_RAY_PATH = 36
-PATIENCE = 60.0
 
 
 class Simulation:
@@ -47,16 +44,14 @@ class Simulation:
     """
 
     def __init__(self, config: Config) -> None:
-        if not (APP / "pyproject.toml").is_file():
-            raise FedFaceError(
-                f"{APP}: no pyproject.toml; run fedface from a checkout, installed with `pip install -e .`"
-            )
         self._config = config
         self._home = Path(config.run.dir) / "flower"
         self._token = secrets.token_hex(8)
-        self._run_id = ""
 
     def __enter__(self) -> Simulation:
+        if self._config.run.resume and self._home.exists():
+            earlier = len(list(self._home.parent.glob("flower.interrupted-*")))
+            self._home.rename(self._home.with_name(f"flower.interrupted-{earlier + 1}"))
         try:
             self._home.mkdir(parents=True)
         except FileExistsError as error:
@@ -65,6 +60,7 @@ class Simulation:
             ) from error
         self._ray = _ray_folder(Path.cwd() / ".fedface")
         self._environment = self._make_environment()
+        self._flower = FlowerRun(self._config, "run", self._environment, f"see {self._home / LOG}")
         try:
             self._start()
         except BaseException:
@@ -81,14 +77,9 @@ class Simulation:
 
     def _make_environment(self) -> dict[str, str]:
         """Keep Flower, Ray and their tools to the run's folder, quiet, and off the network."""
-        binaries = str(Path(sys.executable).parent)
         return {
-            **{name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"},
-            "PATH": os.pathsep.join([binaries, os.environ.get("PATH", "")]),
+            **{name: value for name, value in quiet_environment().items() if name != "RAY_ADDRESS"},
             "FLWR_HOME": str(self._home),
-            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-            "FLWR_TELEMETRY_ENABLED": "0",
-            "FLWR_DISABLE_UPDATE_CHECK": "1",
             "RAY_TMPDIR": str(self._ray),
             "RAY_USAGE_STATS_ENABLED": "0",
             "MPLCONFIGDIR": str(self._home / "matplotlib"),
@@ -100,7 +91,7 @@ class Simulation:
 
     def _start(self) -> None:
         port = _free_port()
-        self._log = (self._home / "superlink.log").open("wb")
+        self._log = (self._home / LOG).open("wb")
         command = ["flower-superlink", "--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port)]
         self._superlink = subprocess.Popen(
             command,
@@ -122,9 +113,6 @@ class Simulation:
 
     def submit(self) -> None:
         """Hand the run to the SuperLink."""
-        # JSON strings are TOML strings, which spares a writer.
-        overrides = self._home / "run-config.toml"
-        overrides.write_text(f"config = {json.dumps(self._config.to_json())}\n")
         actors = self._config.federation.actors or len(self._config.parties)
         resources = {
             "num-supernodes": len(self._config.parties),
@@ -134,8 +122,7 @@ class Simulation:
             "init-args-log-to-driver": "false",
         }
         federation = " ".join(f"{key}={value}" for key, value in resources.items())
-        answer = self._flwr("run", str(APP), "run", "--federation-config", federation, "--run-config", str(overrides))
-        self._run_id = str(answer["run-id"])
+        self._flower.submit(self._home, federation)
 
     def check(self) -> bool:
         """Return whether the run has succeeded; False means that it goes on.
@@ -147,43 +134,16 @@ class Simulation:
         """
         if self._superlink.poll() is not None:
             raise FedFaceError(f"Flower's SuperLink ended; see {self._log.name}")
-        state = self._flwr("ls", "run", "--run-id", self._run_id)["runs"][0]
-        if state["status"] == "finished:completed":
-            return True
-        if state["status"].startswith("finished"):
-            raise FedFaceError(f"the run is {state['status']}: {state.get('status-details', '')}; see {self._log.name}")
-        return False
+        return self._flower.check()
 
     def wait(self) -> None:
-        """Wait until Flower has closed a run that reported its end.
+        """Wait until Flower has closed a run that reported its end."""
+        self._flower.wait()
 
-        Raises
-        ------
-        FedFaceError
-            If it fails to.
-        """
-        deadline = time.monotonic() + PATIENCE
-        while not self.check():
-            if time.monotonic() > deadline:
-                raise FedFaceError(f"Flower did not close the run within {PATIENCE:g} s; see {self._log.name}")
-            time.sleep(0.5)
-
-    def _flwr(self, *arguments: str) -> Any:
-        done = subprocess.run(
-            ["flwr", *arguments, "--format", "json"],
-            env=self._environment,
-            cwd=self._config.run.dir,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-        )
-        try:
-            answer = json.loads(done.stdout)
-            if answer.get("success") is False:
-                raise ValueError(answer)
-            return answer
-        except ValueError as error:
-            raise FedFaceError(f"flwr {arguments[0]}: {' '.join((done.stdout + done.stderr).split())}") from error
+    @property
+    def left_behind(self) -> str:
+        """What to tell a person who stops to follow the run: it ends with its launcher."""
+        return "interrupted"
 
     def _end(self) -> None:
         """End the SuperLink, then whatever of this run is left: Ray's processes outlive the one that started them."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from uuid import uuid4
 
 from flwr.app import Array, ConfigRecord, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
@@ -28,17 +29,19 @@ class Link:
     ----------
     grid : Grid
         Flower's.
-    parties : iterable of str
-        Every party that the run needs.
+    roles : mapping of str to str
+        Every party that the run needs, with its role.
     poll : float
         Seconds between two looks for replies.
     ttl : float
         Seconds that a message lives.
     """
 
-    def __init__(self, grid: Grid, parties: Iterable[str], *, poll: float, ttl: float) -> None:
-        self._grid, self._parties, self._poll, self._ttl = grid, tuple(parties), poll, ttl
+    def __init__(self, grid: Grid, roles: Mapping[str, str], *, poll: float, ttl: float) -> None:
+        self._grid, self._roles, self.poll, self._ttl = grid, dict(roles), poll, ttl
         self._nodes: dict[str, int] = {}
+        self._online: set[int] = set()
+        self._known: set[int] = set()
         self._asked: dict[str, str] = {}
         self._refused: dict[str, Message] = {}
         self._lock = threading.Lock()
@@ -49,74 +52,147 @@ class Link:
         Raises
         ------
         ProtocolError
-            If that takes longer than ``timeout`` seconds, naming who is missing, or two nodes claim one party.
+            If that takes longer than ``timeout`` seconds, naming who is missing; if a node cannot take part, acts for
+            a party that it is not registered as, or in another role, or two nodes act for one party.
         """
         deadline = time.monotonic() + timeout
-        known: set[int] = set()
-        while missing := [party for party in self._parties if party not in self._nodes]:
+        while missing := [party for party in self._roles if party not in self._nodes]:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise ProtocolError(
                     f"no node acts for {', '.join(missing)} after {timeout:g} s; start it, "
                     "or raise federation.start_timeout"
                 )
-            fresh = [node for node in self._grid.get_node_ids() if node not in known]
+            names = self._look()
+            fresh = [node for node in names if node not in self._known]
             if fresh:
-                known |= self._ask(fresh, min(left, ASK_AGAIN))
+                self._ask(fresh, names, min(left, ASK_AGAIN))
             else:
-                time.sleep(self._poll)
+                time.sleep(self.poll)
 
-    def _ask(self, nodes: list[int], timeout: float) -> set[int]:
-        """Ask nodes for whom they act; return those that answered, for one that is still starting is asked again."""
-        answered = set()
+    def refresh(self, timeout: float) -> list[str]:
+        """Find out who is there now, as between rounds: parties may have gone, or come back on other nodes.
+
+        Returns
+        -------
+        list of str
+            What is wrong with nodes that have come since; they stay out.
+        """
+        names = self._look()
+        fresh = [node for node in names if node not in self._known]
+        try:
+            self._ask(fresh, names, timeout)
+        except ProtocolError as error:
+            self._known |= set(fresh)
+            return [str(error)]
+        return []
+
+    def _look(self) -> dict[int, str]:
+        """Return the name under which each node that is there was registered; empty without authentication."""
+        names = {node.node_id: node.name for node in self._grid.get_nodes()}
+        self._online = set(names)
+        # A node that has gone is asked again when it is back: it may have been started for another party.
+        self._known &= self._online
+        return names
+
+    def _ask(self, nodes: list[int], names: Mapping[int, str], timeout: float) -> None:
+        """Ask nodes for whom they act; one that does not answer, for it is still starting, is asked again later."""
+        if not nodes:
+            return
         content = RecordDict({CONFIG: ConfigRecord()})
-        queries = [Message(content, node, f"query.{QUERY}", group_id=QUERY, ttl=self._ttl) for node in nodes]
-        for reply in self._grid.send_and_receive(queries, timeout=timeout):
+        messages = [Message(content, node, f"query.{QUERY}", group_id=QUERY, ttl=self._ttl) for node in nodes]
+        asked = {number: m for m in messages if (number := self._push(m))}
+        for reply in Exchange(self, timeout, asked):
+            # An error may come from the SuperLink itself: only the question tells the node.
+            node = asked[reply.metadata.reply_to_message_id].metadata.dst_node_id
             if reply.has_error():
-                raise ProtocolError(f"node {reply.metadata.src_node_id} cannot take part: {reply.error.reason}")
-            answered.add(reply.metadata.src_node_id)
-            for party in read_properties(reply.content):
-                node = self._nodes.setdefault(party, reply.metadata.src_node_id)
-                if node != reply.metadata.src_node_id:
-                    raise ProtocolError(f"nodes {node} and {reply.metadata.src_node_id} both act for {party}")
-        return answered
+                raise ProtocolError(f"node {names[node] or node} cannot take part: {reply.error.reason}")
+            for party, role in read_properties(reply.content).items():
+                self._accept(node, names[node], party, role)
+            self._known.add(node)
+
+    def _accept(self, node: int, name: str, party: str, role: str) -> None:
+        if name not in ("", party):
+            raise ProtocolError(f"node {node} is registered as {name} and says that it acts for {party}; it stays out")
+        if role != self._roles.get(party, role):
+            raise ProtocolError(
+                f"node {name or node} says that {party} is a {role}, the run has it as {self._roles[party]}; "
+                "it stays out: mend its node configuration or the run's data.silos and data.validators"
+            )
+        other = self._nodes.get(party, node)
+        if other != node and other in self._online:
+            raise ProtocolError(f"nodes {other} and {node} both act for {party}")
+        self._nodes[party] = node
 
     def message(self, party: str, kind: str, arrays: Mapping[str, Array], scalars: Scalars, group: str) -> Message:
         """Return a message for a party; messages may share ``Array`` objects, which are then serialised once."""
         return Message(to_records(arrays, scalars), self._nodes[party], kind, group_id=group, ttl=self._ttl)
 
     def push(self, message: Message) -> str:
-        """Send a message and return its id; one that the SuperLink does not take is answered by an error."""
+        """Send a message and return its id; one that cannot be delivered is answered by an error."""
         party = str(message.content.config_records[CONFIG]["party"])
-        taken = [number for number in self._grid.push_messages([message]) if number]
-        number = message.metadata.message_id
+        online = message.metadata.dst_node_id in self._online
+        taken = self._push(message) if online else ""
+        number = taken or message.metadata.message_id or uuid4().hex
         with self._lock:
             self._asked[number] = party
             if not taken:
-                reason = "the SuperLink refused a message; is the party's node still connected?"
+                reason = "the SuperLink refused a message" if online else "it is not connected"
+                message.metadata.__dict__["_message_id"] = number
                 self._refused[number] = Message(Error(ErrorCode.NODE_UNAVAILABLE, reason), reply_to=message)
         return number
+
+    def _push(self, message: Message) -> str:
+        taken = [number for number in self._grid.push_messages([message]) if number]
+        return taken[0] if taken else ""
 
     def pull(self, ids: Collection[str]) -> list[Message]:
         """Return the replies that have come to the messages of these ids."""
         with self._lock:
             refused = {number: self._refused.pop(number) for number in ids if number in self._refused}
-        return [*refused.values(), *self._grid.pull_messages([number for number in ids if number not in refused])]
+        others = [number for number in ids if number not in refused]
+        return [*refused.values(), *(self._grid.pull_messages(others) if others else ())]
 
     def party_of(self, reply: Message) -> str:
         """Return who answers; the sender's node would not tell, for errors may come from the SuperLink itself."""
         with self._lock:
             return self._asked[reply.metadata.reply_to_message_id]
 
-    def exchange(self, messages: Iterable[Message], timeout: float) -> Iterator[Message]:
-        """Send messages and yield the replies as they come, until all have come or ``timeout`` seconds have passed."""
-        waiting = {self.push(message) for message in messages}
-        deadline = time.monotonic() + timeout
-        while waiting and time.monotonic() < deadline:
-            replies = self.pull(waiting)
-            waiting -= {reply.metadata.reply_to_message_id for reply in replies}
+    def exchange(self, messages: Iterable[Message], timeout: float) -> Exchange:
+        """Send messages and return the exchange, which yields the replies as they come."""
+        exchange = Exchange(self, timeout)
+        for message in messages:
+            exchange.add(message)
+        return exchange
+
+
+class Exchange:
+    """Messages that are out and their replies, until all have come or the time is over; more may be sent meanwhile.
+
+    Parameters
+    ----------
+    link : Link
+        Over which they go.
+    timeout : float
+        Seconds from now, after which no reply is waited for.
+    waiting : iterable of str
+        Ids of messages that are out already.
+    """
+
+    def __init__(self, link: Link, timeout: float, waiting: Iterable[str] = ()) -> None:
+        self._link, self._deadline = link, time.monotonic() + timeout
+        self._waiting = set(waiting)
+
+    def add(self, message: Message) -> None:
+        """Send a message."""
+        self._waiting.add(self._link.push(message))
+
+    def __iter__(self) -> Iterator[Message]:
+        while self._waiting and time.monotonic() < self._deadline:
+            replies = self._link.pull(self._waiting)
+            self._waiting -= {reply.metadata.reply_to_message_id for reply in replies}
             # Popped, so that a reply is freed as soon as its reader lets go of it.
             while replies:
                 yield replies.pop(0)
-            if waiting:
-                time.sleep(self._poll)
+            if self._waiting:
+                time.sleep(self._link.poll)

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from fedface_flwr.federation.layout import Vector
 from strategies.fedavg import FedAvg
 
@@ -12,11 +10,12 @@ from strategies.fedavg import FedAvg
 class PFM(FedAvg):
     """The server keeps the momentum of the averaged model, and every silo applies it in each of its local steps."""
 
-    def first_momentum(self) -> Vector:
-        """Return M_0 = 0, over the parameters alone."""
-        return np.zeros(self.layout.num_parameters, dtype=np.float32)
+    @property
+    def num_momentum(self) -> int:
+        """Length of ``M``, which is over the parameters alone; ``M_0 = 0``."""
+        return self.layout.num_parameters
 
     @property
     def momentum(self) -> Vector:
-        """``M_{r-1}``, sent to every silo with the model."""
+        """``M_{r-1}``, sent to every silo with the model where whole models travel."""
         return self._momentum

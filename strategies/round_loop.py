@@ -8,17 +8,20 @@ from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from statistics import median
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+import numpy.typing as npt
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from clients.adapter import Serialiser, num_bytes, read_reply
+from clients.adapter import ARRAYS, ReplyError, Serialiser, read_reply
 from clients.contract import (
     PREPARE,
     TEST_FIGURES,
     model_arrays,
+    needs_model,
     read_figures,
     read_prepare_reply,
     read_train_reply,
@@ -28,10 +31,13 @@ from clients.contract import (
 )
 from fedface_flwr.config import Config
 from fedface_flwr.errors import ProtocolError
+from fedface_flwr.federation.aggregation import distance
+from fedface_flwr.federation.difference import FullModel, GlobalChange
 from fedface_flwr.federation.layout import Layout, ModelState, Vector
 from fedface_flwr.training.schedule import StepSchedule
-from fedface_flwr.training.tasks import TrainResult, TrainTask
-from strategies.link import Link
+from fedface_flwr.training.tasks import TrainOrder, TrainResult
+from strategies.checkpoints import Checkpoints, NoCheckpoints
+from strategies.link import ASK_AGAIN, Exchange, Link
 
 Emit = Callable[[dict[str, Any]], None]
 
@@ -70,7 +76,10 @@ class RoundLoop(Strategy):
         self.on_trained: Callable[[RoundLoop], None] = lambda loop: None
         """Called between the last round and the test, which others may fail."""
         self._event: dict[str, Any] = {}
-        self._bytes_down: list[int] = []
+        self._bytes: dict[str, dict[str, int]] = {}
+        self._exchange: Exchange
+        self.rejected: dict[str, int] = {}
+        self.checkpoints: Checkpoints = NoCheckpoints()
         self.link: Link
 
     # What a method decides.
@@ -83,12 +92,19 @@ class RoundLoop(Strategy):
     def model_for(self, trainer: str) -> ModelState:
         """Return the model that a trainer starts the round from."""
 
+    def download_for(self, trainer: str, whole: bool = False) -> FullModel | GlobalChange:
+        """Return what a trainer is sent to make that model from; ``whole``: it cannot make it from a difference."""
+        return FullModel("", self.model_for(trainer), self.momentum)
+
     @abstractmethod
     def absorb(self, results: Mapping[str, TrainResult], rate: float) -> dict[str, float]:
         """Take the round's local models, by trainer in sorted order; return the weight given to each, if any."""
 
     def on_result(self, trainer: str, result: TrainResult) -> None:
         """Take note of a local model as soon as it is there."""
+
+    def on_rejected(self, trainer: str) -> None:
+        """Forget a local model that the round does not take."""
 
     @property
     def momentum(self) -> Vector | None:
@@ -150,16 +166,19 @@ class RoundLoop(Strategy):
             If too few trainers answer, a party's data cannot be used, or an answer is not what the contract says.
         """
         federation = self.config.federation
-        self.link = Link(grid, self.config.parties, poll=federation.poll, ttl=2 * federation.round_timeout)
+        self.link = Link(grid, self.config.roles, poll=federation.poll, ttl=2 * federation.round_timeout)
         self.link.discover(federation.start_timeout)
         self.ready = time.time()
         self.summary()
         self._prepare()
         with self.beside_rounds():
-            for number in range(1, self.config.training.rounds + 1):
+            for number in range(self.round + 1, self.config.training.rounds + 1):
                 self.round = number
+                self._warn(self.link.refresh(ASK_AGAIN))
                 self._run_round(grid)
                 self.after_round()
+                self.checkpoints.save(self)
+        self.checkpoints.settle()
         self.on_trained(self)
         for name in self._models:
             self._tested = name
@@ -178,8 +197,13 @@ class RoundLoop(Strategy):
         self.seconds["training"] += seconds["training"]
         self.emit({**self._event, "seconds": {**seconds, "other": wall - sum(seconds.values())}})
 
-    def _ask(self, messages: Iterable[Message]) -> Iterator[Message]:
-        return self.link.exchange(messages, self.config.federation.round_timeout)
+    def _ask(self, messages: Iterable[Message]) -> Exchange:
+        self._exchange = self.link.exchange(messages, self.config.federation.round_timeout)
+        return self._exchange
+
+    def _warn(self, faults: Iterable[str]) -> None:
+        for fault in faults:
+            self.emit({"event": "warning", "message": fault})
 
     def _prepare(self) -> None:
         """Have every party open its data, so that what is wrong with it is known before training starts."""
@@ -200,23 +224,59 @@ class RoundLoop(Strategy):
         if faults:
             raise ProtocolError("; ".join(sorted(faults)))
 
+    # What a run that is interrupted goes on from.
+
+    def saved_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the arrays of the loop's state, which do not change until the next round's models are absorbed."""
+        models = self._models.items()
+        return {f"{name}/{field}": getattr(model, field) for name, model in models for field in ("values", "counters")}
+
+    def saved_values(self) -> dict[str, Any]:
+        """Return the rest of the loop's state, of JSON's types, as it is now."""
+        return {
+            "round": self.round,
+            "last_round": dict(self.last_round),
+            "loss_ema": dict(self.loss_ema),
+            "bytes_sent": dict(self.bytes_sent),
+            "seconds": dict(self.seconds),
+            "rejected": dict(self.rejected),
+        }
+
+    def restore(self, arrays: Mapping[str, npt.NDArray[Any]], values: Mapping[str, Any]) -> None:
+        """Take what :meth:`saved_arrays` and :meth:`saved_values` returned, before :meth:`start`."""
+        self.round = values["round"]
+        self._models = {name: ModelState(arrays[f"{name}/values"], arrays[f"{name}/counters"]) for name in self._models}
+        for name in ("last_round", "loss_ema", "bytes_sent", "seconds", "rejected"):
+            getattr(self, name).update(values[name])
+
     # What Flower's Strategy asks for; replies come one by one, as they arrive.
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Return one train message a trainer, in their order; what several get is serialised once."""
-        rate, momentum = self.schedule(server_round), self.momentum
-        serialise = Serialiser()
-        messages = []
-        for trainer in self.config.trainers:
-            task = TrainTask(server_round, rate, self.model_for(trainer), momentum, self.last_round[trainer])
-            content, scalars = write_train(trainer, self.half, self.layout, task)
-            messages.append(
-                self.link.message(trainer, MessageType.TRAIN, serialise(content), scalars, f"round-{server_round}")
-            )
-        self._bytes_down = [num_bytes(message.content) for message in messages]
-        return messages
+        self._serialise = Serialiser()
+        self._bytes = {trainer: defaultdict(int) for trainer in self.config.trainers}
+        return [self._train_message(trainer) for trainer in self.config.trainers]
+
+    def _train_message(self, trainer: str, whole: bool = False) -> Message:
+        order = TrainOrder(
+            self.round,
+            self.schedule(self.round),
+            self.last_round[trainer],
+            self.checkpoints.oldest_round(trainer, self.last_round[trainer]),
+            self.download_for(trainer, whole),
+        )
+        content, scalars = write_train(trainer, self.half, self.layout, order)
+        arrays = self._serialise(content)
+        self._count(trainer, "down", arrays)
+        return self.link.message(trainer, MessageType.TRAIN, arrays, scalars, f"round-{self.round}")
+
+    def _count(self, trainer: str, way: str, arrays: Mapping[str, Array]) -> None:
+        """Add up a trainer's bytes by way and kind; pooled sets have sent their images instead."""
+        if not self.config.strategy.pooled:
+            for name, array in arrays.items():
+                self._bytes[trainer][f"{way} {name}"] += len(array.data)
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[None, None]:
         """Read the replies as they come and absorb the round's local models.
@@ -227,25 +287,42 @@ class RoundLoop(Strategy):
             If fewer trainers answered than the round needs, with each one's reason.
         """
         results: dict[str, TrainResult] = {}
-        silos: dict[str, dict[str, float]] = {}
         silence = f"no answer within {self.config.federation.round_timeout:g} s"
         faults = dict.fromkeys(self.config.trainers, silence)
+        rejected: set[str] = set()
         for reply in replies:
             trainer = self.link.party_of(reply)
             try:
-                results[trainer] = self._read_train(trainer, reply)
-                self.on_result(trainer, results[trainer])
-            except ProtocolError as error:
+                result = self._read_train(trainer, reply)
+            except ReplyError as error:
                 faults[trainer] = str(error)
                 continue
-            del faults[trainer]
-            silos |= self._silo_figures(trainer, results[trainer], num_bytes(reply.content))
+            except ProtocolError as error:
+                faults[trainer] = str(error)
+                rejected.add(trainer)
+                continue
+            if result is None:
+                self._exchange.add(self._train_message(trainer, whole=True))
+                continue
+            results[trainer] = result
+            self.on_result(trainer, result)
+            del faults[trainer], result
+        for trainer, reason in self._outliers(results).items():
+            faults[trainer] = reason
+            rejected.add(trainer)
+            del results[trainer]
+            self.on_rejected(trainer)
+        self._count_rejected(rejected)
         self._report_faults(results, faults)
+        self.checkpoints.settle()
         start = time.perf_counter()
         rate = self.schedule(server_round)
         weights = self.absorb({name: results[name] for name in sorted(results)}, rate)
         self.last_round |= dict.fromkeys(results, server_round)
         aggregation = time.perf_counter() - start
+        silos: dict[str, dict[str, float]] = {}
+        for name in sorted(results):
+            silos |= self._silo_figures(name, results[name])
         self._event = {
             "event": "round",
             "round": server_round,
@@ -253,21 +330,49 @@ class RoundLoop(Strategy):
             "silos": {name: silos[name] for name in sorted(silos)},
             "weights": weights,
             "missing": sorted(faults),
+            "rejected": sorted(rejected),
+            "bytes": self._bytes_by_kind(),
             # The slowest silo's own steps: all that the round waits for beyond them is the federation's cost.
             "seconds": {"training": max(result.seconds for result in results.values()), "aggregation": aggregation},
         }
         return None, None
 
-    def _read_train(self, trainer: str, reply: Message) -> TrainResult:
+    def _read_train(self, trainer: str, reply: Message) -> TrainResult | None:
+        """Return a trainer's result, or None if it asks for the whole model."""
         arrays, scalars = read_reply(reply)
-        return read_train_reply(arrays, scalars, self.config.sets_of(trainer), self.layout)
+        self._count(trainer, "up", reply.content.array_records.get(ARRAYS, {}))
+        if needs_model(arrays, scalars):
+            return None
+        differences = self.config.sends_differences
+        start, dtype = self.model_for(trainer) if differences else None, self.config.wire.dtype
+        return read_train_reply(arrays, scalars, self.config.sets_of(trainer), self.layout, start, dtype)
 
-    def _silo_figures(self, trainer: str, result: TrainResult, sent: int) -> dict[str, dict[str, float]]:
+    def _outliers(self, results: Mapping[str, TrainResult]) -> dict[str, str]:
+        """Return why an update is out of all proportion to the others', by trainer; two cannot be told apart."""
+        limit = self.config.federation.max_update_ratio
+        if not limit or len(results) < 3:
+            return {}
+        count = self.layout.num_parameters
+        norms = {
+            name: distance(result.model.values[:count], self.model_for(name).values[:count])
+            for name, result in results.items()
+        }
+        faults = {}
+        for name, norm in norms.items():
+            usual = median(other for trainer, other in norms.items() if trainer != name)
+            if norm > limit * usual:
+                faults[name] = f"its update, of norm {norm:.3g}, is over {limit:g} times the others' {usual:.3g}"
+        return faults
+
+    def _count_rejected(self, rejected: Iterable[str]) -> None:
+        for trainer in rejected:
+            self.rejected[trainer] = self.rejected.get(trainer, 0) + 1
+
+    def _silo_figures(self, trainer: str, result: TrainResult) -> dict[str, dict[str, float]]:
         """Return the event's figures by training set, and keep the running ones."""
-        pooled = self.config.strategy.pooled
-        # Pooled sets have sent their images instead: the baseline's messages cross no silo's border.
-        down = 0 if pooled else self._bytes_down[self.config.trainers.index(trainer)]
-        up = 0 if pooled else sent
+        down, up = (
+            sum(count for kind, count in self._bytes[trainer].items() if kind.startswith(way)) for way in ("down", "up")
+        )
         figures = {}
         for name, branch in result.branches.items():
             self.loss_ema[name] = branch.loss_ema
@@ -282,6 +387,15 @@ class RoundLoop(Strategy):
             }
         return figures
 
+    def _bytes_by_kind(self) -> dict[str, dict[str, int]]:
+        """Return the round's bytes of all trainers by way and array."""
+        totals: dict[str, dict[str, int]] = {"down": defaultdict(int), "up": defaultdict(int)}
+        for kinds in self._bytes.values():
+            for kind, count in kinds.items():
+                way, name = kind.split()
+                totals[way][name] += count
+        return totals
+
     def _report_faults(self, results: Mapping[str, TrainResult], faults: Mapping[str, str]) -> None:
         reasons = "; ".join(f"{party}: {reason}" for party, reason in sorted(faults.items()))
         needed = self.config.federation.min_trainers or len(self.config.trainers)
@@ -291,7 +405,7 @@ class RoundLoop(Strategy):
                 f"{needed} are needed ({reasons})"
             )
         if faults:
-            self.emit({"event": "warning", "message": f"round {self.round} goes on without {reasons}"})
+            self._warn([f"round {self.round} goes on without {reasons}"])
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -304,7 +418,7 @@ class RoundLoop(Strategy):
                 party,
                 MessageType.EVALUATE,
                 serialised,
-                write_evaluate(party, self.half, self.layout, "test"),
+                write_evaluate(party, self.half, self.layout, "test", 1 + list(self._models).index(self._tested)),
                 f"test-{self._tested}",
             )
             for party in self.config.data.testers

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -89,9 +89,17 @@ class ValidatedWeights(FedAvg):
         with self.lock:
             self._local[trainer] = result.model
 
+    def on_rejected(self, trainer: str) -> None:
+        """Score without a silo whose latest model the round did not take."""
+        with self.lock:
+            self._local.pop(trainer, None)
+
     def absorb(self, results: Mapping[str, TrainResult], rate: float) -> dict[str, float]:
         """Average, and let validation begin."""
         used = super().absorb(results, rate)
+        if self.config.fv.mode == "sync":
+            # Of this round alone: what validation works on is then a function of the round's replies.
+            self._local = {name: self._local[name] for name in results}
         self._absorbed = self.round
         self._trained.set()
         return used
@@ -122,23 +130,24 @@ class ValidatedWeights(FedAvg):
         began = time.perf_counter()
         with self.lock:
             snapshot, weights = Snapshot(self._absorbed, dict(self._local)), self.weights
-        if weights is None or len(snapshot.models) < len(weights):
-            # A silo that has never answered has no model to weigh yet; with few trainers missing this passes.
+        if weights is None or not snapshot.models:
+            # No silo has a model to weigh yet; with a round that takes one this passes.
             self._stop.wait(self.config.federation.poll)
             return
         candidates = draw_candidates(weights, self.config.fv.candidates, self._generator)
-        round_of_scores = ScoringRound(self, self._average(snapshot, candidates), self._stop)
+        number = self._validations + 1
+        round_of_scores = ScoringRound(self, number, self._average(snapshot, candidates), self._stop)
         scores = round_of_scores.run()
         if scores is None:
             return
         verdict = judge(self._norm, weights, candidates, scores, self.config.fv.phi)
         with self.lock:
             self._norm, self.weights = verdict.norm, verdict.weights
-        self._validations += 1
+        self._validations = number
         self.emit(
             {
                 "event": "validation",
-                "validation": self._validations,
+                "validation": number,
                 "round": snapshot.round,
                 "training_round": self.round if self.config.fv.mode == "async" else 0,
                 "candidates": candidates,
@@ -154,12 +163,39 @@ class ValidatedWeights(FedAvg):
 
     def _average(self, snapshot: Snapshot, candidates: npt.NDArray[np.float64]) -> list[dict[str, Array]]:
         """Return each candidate average, serialised: parameters and statistics by the same weights."""
-        models = [snapshot.models[name] for name in self.config.trainers]
+        present = [i for i, name in enumerate(self.config.trainers) if name in snapshot.models]
+        models = [snapshot.models[self.config.trainers[i]] for i in present]
+        shares = candidates
+        if len(present) < len(self.config.trainers):
+            shares = candidates[:, present] / candidates[:, present].sum(axis=1, keepdims=True)
         averages = np.empty((len(candidates), self.layout.num_values), dtype=np.float32)
-        combine([model.values for model in models], candidates, averages)
+        combine([model.values for model in models], shares, averages)
         counters = aggregate_counters([model.counters for model in models])
         serialise = Serialiser()
         return [serialise(model_arrays(ModelState(values, counters))) for values in averages]
+
+    def saved_values(self) -> dict[str, Any]:
+        """Return the state of the search for weights as well."""
+        values = super().saved_values()
+        with self.lock:
+            statistics = getattr(self._norm, "statistics", {})
+            fv = {
+                "statistics": {name: list(pair) for name, pair in statistics.items()},
+                "generator": self._generator.bit_generator.state,
+                "validations": self._validations,
+            }
+        return {**values, "fv": fv}
+
+    def restore(self, arrays: Mapping[str, npt.NDArray[Any]], values: Mapping[str, Any]) -> None:
+        """Take what was saved; in async mode validators have since answered more rounds than were saved."""
+        super().restore(arrays, values)
+        saved = values["fv"]
+        if isinstance(self._norm, MovingNorm):
+            self._norm = replace(self._norm, statistics={n: (m, v) for n, (m, v) in saved["statistics"].items()})
+        self._generator.bit_generator.state = saved["generator"]
+        self._validations = saved["validations"]
+        if self.config.fv.mode == "async":
+            self._validations = max(self._validations, values.get("validations_seen", 0)) + 1
 
 
 class ScoringRound:
@@ -169,14 +205,18 @@ class ScoringRound:
     ----------
     loop : ValidatedWeights
         Whose validators, link and options are used.
+    number : int
+        The validation round's, from 1.
     candidates : list of dict of str to Array
         The candidate models, serialised.
     stop : threading.Event
         Ends the round early.
     """
 
-    def __init__(self, loop: ValidatedWeights, candidates: list[dict[str, Array]], stop: threading.Event) -> None:
-        self._loop, self._candidates, self._stop = loop, candidates, stop
+    def __init__(
+        self, loop: ValidatedWeights, number: int, candidates: list[dict[str, Array]], stop: threading.Event
+    ) -> None:
+        self._loop, self._number, self._candidates, self._stop = loop, number, candidates, stop
         self._todo = {name: deque(range(len(candidates))) for name in loop.config.data.scorers}
         self._open: dict[str, tuple[str, int]] = {}
         self._scores: dict[str, dict[int, float]] = {name: {} for name in self._todo}
@@ -218,7 +258,7 @@ class ScoringRound:
         return sent
 
     def _push(self, name: str, candidate: int) -> None:
-        scalars: Any = write_evaluate(name, self._loop.half, self._loop.layout, "validation")
+        scalars: Any = write_evaluate(name, self._loop.half, self._loop.layout, "validation", self._number)
         message = self._loop.link.message(
             name, MessageType.EVALUATE, self._candidates[candidate], scalars, f"candidate-{candidate}"
         )

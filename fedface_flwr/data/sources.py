@@ -11,7 +11,7 @@ from fedface_flwr.data.sets import ImageSet, PairSet
 from fedface_flwr.data.synthetic import SyntheticFaces, synthetic_pairs
 
 
-def training_sets(config: Config, party: str, cache: Path) -> list[ImageSet]:
+def training_sets(config: Config, party: str, cache: Path, path: str = "") -> list[ImageSet]:
     """Open the training sets that ``party`` owns: its own, or all where the sets are pooled.
 
     Parameters
@@ -22,6 +22,8 @@ def training_sets(config: Config, party: str, cache: Path) -> list[ImageSet]:
         A trainer's name.
     cache : Path
         Where decoded images may be kept.
+    path : str
+        Where the party's own set lies, whatever the configuration says; empty: where it says.
 
     Raises
     ------
@@ -30,6 +32,8 @@ def training_sets(config: Config, party: str, cache: Path) -> list[ImageSet]:
     """
     data = config.data
     owned = [name for name, own in zip(data.silos, data.trainers, strict=True) if own in config.sets_of(party)]
+    if path:
+        return [open_image_set(Path(path), config.model.input_size, cache_dir=cache)]
     return [_training_set(config, name, cache) for name in owned]
 
 
@@ -47,9 +51,11 @@ def _training_set(config: Config, name: str, cache: Path) -> ImageSet:
     )
 
 
-def pair_set(config: Config, name: str, cache: Path) -> PairSet:
-    """Open a whole verification pack; errors as :func:`training_sets`."""
+def pair_set(config: Config, name: str, cache: Path, path: str = "") -> PairSet:
+    """Open a whole verification pack; parameters and errors as :func:`training_sets`."""
     data, size = config.data, config.model.input_size
+    if path:
+        return open_pack(Path(path), size, cache_dir=cache)
     if data.kind == "files":
         return open_pack(Path(data.root, name), size, cache_dir=cache)
     # Validators' faces are of further domains and, for all methods and repetitions, the same.

@@ -38,6 +38,8 @@ class Evaluator:
         The pack's name, as configured.
     cache : Path
         Where decoded images may be kept.
+    path : str
+        Where the pack lies, whatever the configuration says; empty: where it says.
 
     Raises
     ------
@@ -45,9 +47,9 @@ class Evaluator:
         If the pack is missing or damaged.
     """
 
-    def __init__(self, config: Config, pack: str, cache: Path) -> None:
+    def __init__(self, config: Config, pack: str, cache: Path, path: str = "") -> None:
         self._config = config
-        self._pairs = pair_set(config, pack, cache)
+        self._pairs = pair_set(config, pack, cache, path)
         self._check_folds(pack in config.data.validators and config.strategy.federated_validation)
         self._device = resolve_device(config.federation.device)
         self._model = FlatModel(build_backbone(config.model).to(self._device))

@@ -21,8 +21,11 @@ class EvaluateTask:
         Which half of the folds is Federated Validation's.
     model : ModelState
         The backbone to judge.
+    number : int
+        Of the validation round, from 1, or of the test.
     """
 
     purpose: Literal["validation", "test"]
     half: Literal["first", "second"]
     model: ModelState
+    number: int

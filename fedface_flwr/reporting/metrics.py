@@ -10,7 +10,8 @@ times in seconds. A number that is not finite is written as null.
 ``round``: one training round, when it is over
     ``round`` (from 1), ``rate``, ``silos`` {name: {``loss``, ``accuracy`` (margin-free), ``loss_ema``,
     ``seconds``, ``bytes_down``, ``bytes_up``}}, ``weights`` {name: w; empty where nothing is averaged},
-    ``seconds`` {``training``, ``aggregation``, ``other``}, ``missing`` [names].
+    ``seconds`` {``training``, ``aggregation``, ``other``}, ``missing`` [names], ``rejected`` [names of those whose
+    reply could not be taken], ``bytes`` {``down``, ``up``: {array: bytes of all trainers}}.
 ``validation``: one round of Federated Validation, when it is over
     ``validation`` (from 1), ``round`` (the training round whose local models were scored),
     ``training_round`` (the round in progress when it was over, 0 between rounds),
@@ -23,6 +24,8 @@ times in seconds. A number that is not finite is written as null.
     ``accuracy_std``, ``tar_at_far_1e-3``, ``tar_at_far_1e-4``, ``auc``, ``pairs``, ``seconds``.
 ``warning``
     ``message``.
+``resume``: an interrupted run goes on
+    ``round`` (the last one that counts), ``launched`` (when, in seconds since the epoch).
 ``error``: the last event of a run that failed
     ``message``.
 ``end``
@@ -43,6 +46,7 @@ from typing import Any
 import numpy as np
 
 from fedface_flwr.errors import DataError
+from fedface_flwr.files import replacing
 
 Event = dict[str, Any]
 
@@ -107,6 +111,32 @@ def read_metrics(path: Path) -> list[Event]:
     if _is_json(lines[-1]):
         events.append(_event(lines[-1], f"{path}, line {len(lines)}"))
     return events
+
+
+def take_back(path: Path, size: int) -> list[Event]:
+    """Cut an event log to its first ``size`` bytes, as it was when a run was saved, and return the events cut off.
+
+    They are kept in ``metrics.lost.jsonl`` beside it.
+    """
+    if not path.exists():
+        return []
+    events, content = read_metrics(path), path.read_bytes()
+    kept = content[:size].count(b"\n")
+    with _lost(path).open("ab") as file:
+        file.write(b"".join(line + b"\n" for line in content[size:].split(b"\n") if _is_json(line)))
+    with replacing(path) as temporary:
+        temporary.write_bytes(content[:size])
+    return events[kept:]
+
+
+def last_validation(path: Path) -> int:
+    """Return the highest number of a validation round in a log and in what was taken back from it."""
+    logs = [log for log in (path, _lost(path)) if log.exists()]
+    return max((e["validation"] for log in logs for e in read_metrics(log) if e["event"] == "validation"), default=0)
+
+
+def _lost(path: Path) -> Path:
+    return path.with_name("metrics.lost.jsonl")
 
 
 def _mend(path: Path) -> list[Event]:

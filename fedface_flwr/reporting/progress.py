@@ -27,6 +27,8 @@ def describe(event: Event, rounds: int) -> str | None:
             return _test(event)
         case "warning":
             return f"warning: {event['message']}"
+        case "resume":
+            return f"resumed after round {event['round']}"
         case "end":
             return f"finished in {event['seconds'] / 60:.1f} min"
     return None
@@ -56,8 +58,13 @@ def _round(event: Event, rounds: int) -> str:
     if event["weights"]:
         parts.append("w " + "/".join(number(weight, 2) for weight in event["weights"].values()))
     parts.append(f"{sum(event['seconds'].values()):.1f} s")
+    slowest = max(event["silos"], key=lambda silo: event["silos"][silo]["seconds"])
+    if len(event["silos"]) > 1:
+        parts.append(f"slowest {slowest} {event['silos'][slowest]['seconds']:.1f} s")
     if event["missing"]:
         parts.append(f"missing {' '.join(event['missing'])}")
+    if event.get("rejected"):
+        parts.append(f"rejected {' '.join(event['rejected'])}")
     return "  ".join(parts)
 
 

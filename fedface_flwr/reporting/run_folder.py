@@ -44,6 +44,16 @@ class RunFolder:
         return self.path / f"checkpoint{name and '-'}{name}.safetensors"
 
     @property
+    def state(self) -> Path:
+        """What an interrupted run goes on from; removed when the run is over."""
+        return self.path / "state.safetensors"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the one process that runs this folder's run."""
+        return self.path / "run.lock"
+
+    @property
     def tensorboard(self) -> Path:
         """The folder of TensorBoard's event files."""
         return self.path / "tensorboard"

@@ -16,13 +16,26 @@ class MetricsTail:
     ----------
     path : Path
         The log, which need not exist yet.
+    since : float
+        Of a resumed run, when it was launched again: earlier events, some of which it takes back, are passed over.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path, self._offset = path, 0
+    def __init__(self, path: Path, since: float = 0.0) -> None:
+        self.path, self._offset, self._since = path, 0, since
 
     def new_events(self) -> list[Event]:
         """Return the events whose lines have been completed since the last call."""
+        events = self._completed()
+        if not self._since:
+            return events
+        starts = [i for i, e in enumerate(events) if e["event"] == "resume" and e["launched"] == self._since]
+        if not starts:
+            self._offset = 0
+            return []
+        self._since = 0.0
+        return events[starts[0] :]
+
+    def _completed(self) -> list[Event]:
         if not self.path.exists():
             return []
         with self.path.open("rb") as file:

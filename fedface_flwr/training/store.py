@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a silo keeps between rounds, on its own disk: the head, its momentum, and the smoothed loss.
+"""What a silo keeps between rounds, on its own disk: the head, its momentum, the smoothed loss; the global model.
 
 A round reads the state after the trainer's round before and writes its own under its own number, so that a round which
-is repeated starts from the same state and writes the same bits. Both are kept.
+is repeated starts from the same state and writes the same bits. All are kept that the server may come back to.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
 from fedface_flwr.errors import StateError
+from fedface_flwr.federation.layout import ModelState
 from fedface_flwr.files import replacing
 
 Arrays = dict[str, npt.NDArray[np.generic]]
@@ -58,8 +59,8 @@ class SiloStore:
         except (SafetensorError, OSError) as error:
             raise StateError(f"{path}: cannot be read ({error}); remove it and resume at an earlier round") from error
 
-    def save(self, number: int, state: Mapping[str, npt.NDArray[np.generic]], previous: int) -> None:
-        """Write the state after round ``number``, then drop all but it and the round ``previous`` that it came from.
+    def save(self, number: int, state: Mapping[str, npt.NDArray[np.generic]], oldest: int) -> None:
+        """Write the state after round ``number``, then drop what is older than round ``oldest``.
 
         Raises
         ------
@@ -73,8 +74,31 @@ class SiloStore:
         except (SafetensorError, OSError) as error:
             raise StateError(f"{path}: cannot be written ({error}); free some space and run the round again") from error
         for old in self.rounds():
-            if old not in (previous, number):
+            if old < oldest:
                 self._path(old).unlink(missing_ok=True)
+
+    def save_global(self, version: str, model: ModelState) -> None:
+        """Write the global model that the silo holds, in the place of the one before; errors as :meth:`save`."""
+        try:
+            with replacing(self._global) as temporary:
+                save_file({"values": model.values, "counters": model.counters}, temporary, {"version": version})
+        except (SafetensorError, OSError) as error:
+            raise StateError(f"{self._global}: cannot be written ({error}); free some space") from error
+
+    def load_global(self, version: str) -> ModelState | None:
+        """Return the global model of that version, or None if the silo holds another, or none that can be read."""
+        try:
+            with safe_open(self._global, framework="numpy") as file:
+                if (file.metadata() or {}).get("version") != version:
+                    return None
+                return ModelState(file.get_tensor("values"), file.get_tensor("counters"))
+        except (SafetensorError, OSError):
+            # The server sends the whole model to a silo that does not hold it.
+            return None
+
+    @property
+    def _global(self) -> Path:
+        return self.folder / "global.safetensors"
 
     def rounds(self) -> list[int]:
         """Numbers of the rounds whose state is kept, ascending."""

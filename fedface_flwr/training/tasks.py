@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fedface_flwr.federation.difference import FullModel, GlobalChange
 from fedface_flwr.federation.layout import ModelState, Vector
 
 
@@ -25,6 +26,8 @@ class TrainTask:
     previous : int
         The last round of this trainer that the server took, 0 for none: the head goes on from there, for what the
         server did not take, by a late or lost reply, is no part of the run.
+    oldest : int
+        The earliest of its rounds that the server may come back to; what is older may be dropped.
     """
 
     round: int
@@ -32,6 +35,26 @@ class TrainTask:
     model: ModelState
     momentum: Vector | None
     previous: int
+    oldest: int = 0
+
+
+@dataclass(frozen=True)
+class TrainOrder:
+    """A :class:`TrainTask` as it travels: with what the trainer needs to make the model, instead of the model.
+
+    Attributes
+    ----------
+    round, rate, previous, oldest : int, float, int, int
+        As in the task.
+    download : FullModel or GlobalChange
+        What the trainer makes model and momentum from.
+    """
+
+    round: int
+    rate: float
+    previous: int
+    oldest: int
+    download: FullModel | GlobalChange
 
 
 @dataclass(frozen=True)

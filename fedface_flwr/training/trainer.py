@@ -188,7 +188,7 @@ class Trainer:
         if self._scaler.is_enabled():
             scaler = self._scaler.state_dict()
             state["scaler"] = np.array([scaler["scale"], scaler["_growth_tracker"]])
-        self._store.save(task.round, state, task.previous)
+        self._store.save(task.round, state, task.oldest)
 
 
 def _unpack(scaler: np.ndarray) -> dict[str, float | int]:

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a validator has answered in a run, on its own disk, so that no more is asked of it than was agreed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from clients.policy import SiloPolicy
+from fedface_flwr.errors import ProtocolError, StateError
+from fedface_flwr.evaluation.tasks import EvaluateTask
+from fedface_flwr.federation.layout import ModelState
+from fedface_flwr.files import write_text
+
+Figures = dict[str, float]
+
+
+class Ledger:
+    """Answers by the model and the question; the same question gets the same answer and counts once.
+
+    A lost reply, or a run that goes on from its checkpoint, may thus ask again, and learns nothing new by it.
+
+    Parameters
+    ----------
+    path : Path
+        The ledger's file, of one run.
+    policy : SiloPolicy
+        How much is answered.
+
+    Raises
+    ------
+    StateError
+        If the file is damaged.
+    """
+
+    def __init__(self, path: Path, policy: SiloPolicy) -> None:
+        self._path, self._policy = path, policy
+        self._answers: dict[str, dict[str, Figures]] = self._load()
+
+    def _load(self) -> dict[str, dict[str, Figures]]:
+        try:
+            return dict(json.loads(self._path.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            raise StateError(f"{self._path}: not a readable ledger ({error}); start a new run") from error
+
+    def answer(self, task: EvaluateTask, compute: Callable[[], Mapping[str, float]]) -> Figures:
+        """Return what was answered before, or compute and note it.
+
+        Raises
+        ------
+        ProtocolError
+            If the server asks for more models, or validation rounds, than was agreed.
+        StateError
+            If the disk does not take the ledger: then nothing is answered.
+        """
+        validates = task.purpose == "validation"
+        group = f"{task.half} validation {task.number}" if validates else "tests"
+        model, known = _digest(task.model), self._answers.setdefault(group, {})
+        key = model if validates else f"{task.half} {model}"
+        if key not in known:
+            self._check(task, len(known), self._policy.max_candidates if validates else self._policy.max_tests)
+            known[key] = dict(compute())
+            self._save()
+        return known[key]
+
+    def _check(self, task: EvaluateTask, answered: int, limit: int) -> None:
+        if task.number > self._policy.max_rounds:
+            raise ProtocolError(f"{task.purpose} {task.number}: above the {self._policy.max_rounds} agreed to")
+        if answered >= limit:
+            raise ProtocolError(f"{task.purpose} {task.number}: {limit} models were agreed to, and have been answered")
+
+    def _save(self) -> None:
+        try:
+            write_text(self._path, json.dumps(self._answers))
+        except OSError as error:
+            raise StateError(f"{self._path}: cannot be written ({error}); free some space") from error
+
+
+def _digest(model: ModelState) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(model.values.data)
+    digest.update(model.counters.data)
+    return digest.hexdigest()
