@@ -16,7 +16,7 @@ or             none                                     needs_model: the trainer
 evaluate       model, counters                          party, half, layout, purpose, number
 evaluate reply none                                     score; or accuracy, accuracy_std, tar_at_far_*, auc,
                                                         pairs; seconds
-query reply    none                                     parties: the names that the node acts for; role
+query reply    none                                     parties: the names that the node acts for; roles
 prepare        none                                     party, half, layout
 prepare reply  none                                     samples: images or pairs that the party owns
 =============  =======================================  ======================================================
@@ -35,8 +35,8 @@ import numpy.typing as npt
 
 from fedface_flwr.errors import ProtocolError
 from fedface_flwr.evaluation.tasks import EvaluateTask
-from fedface_flwr.federation.blocks import each_block
-from fedface_flwr.federation.difference import WIRE_TYPES, Difference, FullModel, GlobalChange
+from fedface_flwr.federation.aggregation import norm
+from fedface_flwr.federation.difference import WIRE_TYPES, Difference, FullModel, GlobalChange, MovedVector
 from fedface_flwr.federation.layout import Counters, Layout, ModelState, Vector
 from fedface_flwr.training.tasks import BranchResult, TrainOrder, TrainResult
 
@@ -202,22 +202,14 @@ def read_train_reply(
     if start is None:
         model = _model([arrays["model"], arrays["counters"]], layout)
     else:
-        model = _moved(start, *_read_difference(list(arrays.values()), scalars, layout, dtype))
-    with np.errstate(over="ignore", invalid="ignore"):
-        squared_norm = np.dot(model.values, model.values)
-    if not np.isfinite(squared_norm):
+        difference, statistics, counters = _read_difference(list(arrays.values()), scalars, layout, dtype)
+        moved = MovedVector(start.values, difference, statistics)
+        # Read block by block, as everybody does who reads local models, it is as good as the array.
+        model = ModelState(cast(Vector, moved), counters)
+    if not math.isfinite(norm(model.values)):
         raise ProtocolError("train reply: the model holds values that are not finite, or too large to be weights")
     branches = {name: BranchResult(*(float(scalars[f"{f}.{name}"]) for f in BRANCH_FIGURES)) for name in sets}
     return TrainResult(model, branches, int(scalars["images"]), float(scalars["seconds"]))
-
-
-def _moved(start: ModelState, difference: Difference, statistics: Vector, counters: Counters) -> ModelState:
-    count = len(difference.values)
-    values: Vector = np.empty(len(start.values), np.float32)
-    each_block(count, lambda part: difference.widen(part, values[part]))
-    values[:count] += start.values[:count]
-    values[count:] = statistics
-    return ModelState(values, counters)
 
 
 def write_evaluate(party: str, half: str, layout: Layout, purpose: str, number: int) -> Scalars:

@@ -8,6 +8,7 @@ numbers alone. Whatever else a reply holds, and whoever made it, it stays on the
 from __future__ import annotations
 
 import json
+import os
 import re
 import secrets
 import time
@@ -17,11 +18,11 @@ from logging import ERROR
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Array, ConfigRecord, Error, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.common import log
 from flwr.common.constant import ErrorCode
 
-from clients.adapter import ARRAYS, CONFIG, METRICS, PROPERTIES
+from clients.adapter import ARRAYS, CONFIG, METRICS, PROPERTIES, read_properties, view
 from clients.contract import (
     ARRAYS_OF_DIFFERENCE,
     ARRAYS_OF_MODEL,
@@ -42,6 +43,9 @@ _DTYPES = {
     "counters": {"int64"},
     "difference": {"float32", "uint16", "float16"},
 }
+_HEADER = 128
+"""Bytes that a one-dimensional array's description takes beside its numbers."""
+
 _TRAINER = re.compile(rf"images|seconds|scale|needs_model|({'|'.join(BRANCH_FIGURES)})\.[\w.-]+")
 _VALIDATOR = re.compile("|".join(map(re.escape, ("seconds", *SCORE_FIGURES, *TEST_FIGURES))))
 
@@ -91,13 +95,17 @@ class Gate:
             return reply
         try:
             self.log_file.parent.mkdir(parents=True, exist_ok=True)
-            with self.log_file.open("a", encoding="utf-8") as file:
+            with open(self.log_file, "a", encoding="utf-8", opener=_private) as file:
                 file.write(json.dumps(_record(message, reply)) + "\n")
         except OSError as error:
             # What is not written down does not go out.
             log(ERROR, "%s: cannot be written (%s)", self.log_file, error)
             return error_reply(message, "the silo cannot write its privacy log, and sends nothing until it can")
         return reply
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def error_reply(message: Message, reason: str) -> Message:
@@ -131,7 +139,8 @@ def check(role: str, message: Message, reply: Message) -> None:
     check_kind(role, message)
     kind, content = message.metadata.message_type, reply.content
     if kind == f"query.{QUERY}":
-        return _only(content, {PROPERTIES})
+        _only(content, {PROPERTIES})
+        return _check_properties(content)
     if not role:
         raise ProtocolError("a message that is for no party of this silo")
     if kind == f"query.{PREPARE}":
@@ -143,12 +152,19 @@ def check(role: str, message: Message, reply: Message) -> None:
 
 
 def _only(content: RecordDict, names: set[str]) -> None:
-    if extra := sorted(set(content) - names):
-        raise ProtocolError(f"a reply with records {', '.join(extra)}, which do not leave a silo")
+    kinds = {ARRAYS: ArrayRecord, METRICS: MetricRecord, PROPERTIES: ConfigRecord}
+    if any(name not in names or not isinstance(record, kinds[name]) for name, record in content.items()):
+        raise ProtocolError(f"a reply with records other than {', '.join(sorted(names))}, which do not leave a silo")
+
+
+def _check_properties(content: RecordDict) -> None:
+    roles = read_properties(content).values()
+    if len(content.config_records[PROPERTIES]) != 2 or not set(roles) <= {"trainer", "validator"}:
+        raise ProtocolError("a reply with properties that do not leave a silo")
 
 
 def _check_scalars(content: RecordDict, names: re.Pattern[str]) -> None:
-    for name, value in content.metric_records[METRICS].items():
+    for name, value in content.metric_records.get(METRICS, MetricRecord()).items():
         if not names.fullmatch(name) or isinstance(value, list):
             raise ProtocolError("a reply with a figure that does not leave a silo")
 
@@ -158,7 +174,11 @@ def _check_arrays(out: Mapping[str, Array], received: Mapping[str, Array]) -> No
     if tuple(out) not in ((), ARRAYS_OF_MODEL, ARRAYS_OF_DIFFERENCE):
         raise ProtocolError("a reply with arrays other than a backbone's, which do not leave a silo")
     for name, array in out.items():
-        if array.dtype not in _DTYPES[name] or len(array.shape) != 1:
+        held = view(array)
+        # What an array says of itself is not yet what its bytes hold.
+        honest = (str(held.dtype), held.shape) == (array.dtype, tuple(array.shape))
+        spare = len(array.data) - held.nbytes
+        if array.dtype not in _DTYPES[name] or len(array.shape) != 1 or not honest or spare > _HEADER:
             raise ProtocolError(f"a reply whose {name} is no such array as leaves a silo")
     if out and _sizes(out) != _sizes(received):
         raise ProtocolError("a reply whose backbone is not of the size of the one received")

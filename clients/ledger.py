@@ -37,14 +37,15 @@ class Ledger:
 
     def __init__(self, path: Path, policy: SiloPolicy) -> None:
         self._path, self._policy = path, policy
-        self._answers: dict[str, dict[str, Figures]] = self._load()
+        self._load()
 
     def _load(self) -> dict[str, dict[str, Figures]]:
         try:
-            return dict(json.loads(self._path.read_text(encoding="utf-8")))
+            answers = json.loads(self._path.read_text(encoding="utf-8"))
+            return {group: dict(known) for group, known in dict(answers).items()}
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, TypeError) as error:
             raise StateError(f"{self._path}: not a readable ledger ({error}); start a new run") from error
 
     def answer(self, task: EvaluateTask, compute: Callable[[], Mapping[str, float]]) -> Figures:
@@ -55,16 +56,18 @@ class Ledger:
         ProtocolError
             If the server asks for more models, or validation rounds, than was agreed.
         StateError
-            If the disk does not take the ledger: then nothing is answered.
+            If the ledger is damaged, or the disk does not take it: then nothing is answered.
         """
         validates = task.purpose == "validation"
         group = f"{task.half} validation {task.number}" if validates else "tests"
-        model, known = _digest(task.model), self._answers.setdefault(group, {})
+        # The file counts, not memory: a service has a ledger for each configuration that a run's token came with.
+        answers = self._load()
+        model, known = _digest(task.model), answers.setdefault(group, {})
         key = model if validates else f"{task.half} {model}"
         if key not in known:
             self._check(task, len(known), self._policy.max_candidates if validates else self._policy.max_tests)
             known[key] = dict(compute())
-            self._save()
+            self._save(answers)
         return known[key]
 
     def _check(self, task: EvaluateTask, answered: int, limit: int) -> None:
@@ -73,9 +76,9 @@ class Ledger:
         if answered >= limit:
             raise ProtocolError(f"{task.purpose} {task.number}: {limit} models were agreed to, and have been answered")
 
-    def _save(self) -> None:
+    def _save(self, answers: Mapping[str, Mapping[str, Figures]]) -> None:
         try:
-            write_text(self._path, json.dumps(self._answers))
+            write_text(self._path, json.dumps(answers))
         except OSError as error:
             raise StateError(f"{self._path}: cannot be written ({error}); free some space") from error
 

@@ -36,6 +36,8 @@ class Node:
         Where decoded images may be kept; None: in the private folder.
     policy : SiloPolicy or None
         What the party lets itself be asked; None in a simulation, where server and silos have one owner.
+    policy_file : Path or None
+        Where the policy was read.
     """
 
     party: str
@@ -45,6 +47,7 @@ class Node:
     service: bool = False
     cache: Path | None = None
     policy: SiloPolicy | None = None
+    policy_file: Path | None = None
 
     @property
     def cache_dir(self) -> Path:
@@ -73,13 +76,15 @@ def deployed(node: Mapping[str, Any]) -> Node | None:
         raise ConfigError(f"node configuration: party={party!r}: must be a name of letters, digits, '_', '-' and '.'")
     if not Path(folder).is_absolute():
         raise ConfigError(f"node configuration: silo-dir={folder!r}: must be an absolute path")
+    policy_file = Path(str(node.get("policy", Path(folder, POLICY))))
     return Node(
         party=party,
         role=role,
         silo_dir=Path(folder),
         data=str(node.get("data", "")),
         service=bool(node.get("service", True)),
-        policy=SiloPolicy.load(Path(folder, POLICY)),
+        policy=SiloPolicy.load(policy_file),
+        policy_file=policy_file,
     )
 
 

@@ -26,7 +26,7 @@ from fedface_flwr.config import Config, from_json
 from fedface_flwr.data.sources import training_sets
 from fedface_flwr.errors import ProtocolError, TrainingError
 from fedface_flwr.evaluation.evaluator import Evaluator
-from fedface_flwr.federation.difference import Difference, encode
+from fedface_flwr.federation.difference import Difference, FullModel, encode
 from fedface_flwr.federation.layout import ModelState
 from fedface_flwr.training.store import SiloStore
 from fedface_flwr.training.tasks import TrainOrder, TrainTask
@@ -98,7 +98,9 @@ class TrainingParty:
         return Answer(arrays, {"images": images, **metrics})
 
     def _train_weights(self, order: TrainOrder) -> Any:
-        sent: Any = order.download
+        sent = order.download
+        if not isinstance(sent, FullModel):
+            raise ProtocolError("a difference in a run that sends whole models (wire.differences=false)")
         return write_train_reply(self._trainer.train(self._task(order, sent.model, sent.momentum)), None)
 
     def _train(self, order: TrainOrder) -> Any:

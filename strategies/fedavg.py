@@ -70,14 +70,17 @@ class FedAvg(RoundLoop):
         share = weights[present] / weights[present].sum()
         rows = [result.model.values for result in results.values()]
         model = self.models[GLOBAL]
-        model.counters[:] = aggregate_counters([r.model.counters for r in results.values()])
+        counters = aggregate_counters([r.model.counters for r in results.values()])
         if self._differences:
-            dtype = self.config.wire.dtype
-            difference = aggregate_difference(rows, share, model.values, self._carry, dtype)
+            # The local models are differences from the model as it was, and outlive the round.
+            values = model.values.copy()
+            difference = aggregate_difference(rows, share, values, self._carry, self.config.wire.dtype)
+            self._models[GLOBAL] = ModelState(values, counters)
             self._held |= dict.fromkeys(results, self._version)
             self._publish(difference, rate)
         else:
             aggregate(rows, share, model.values, self._momentum, rate)
+            model.counters[:] = counters
         return dict(zip(results, share.tolist(), strict=True))
 
     def _publish(self, difference: Difference, rate: float) -> None:

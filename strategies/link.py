@@ -66,7 +66,8 @@ class Link:
             names = self._look()
             fresh = [node for node in names if node not in self._known]
             if fresh:
-                self._ask(fresh, names, min(left, ASK_AGAIN))
+                if faults := self._ask(fresh, names, min(left, ASK_AGAIN)):
+                    raise ProtocolError("; ".join(faults))
             else:
                 time.sleep(self.poll)
 
@@ -80,36 +81,46 @@ class Link:
         """
         names = self._look()
         fresh = [node for node in names if node not in self._known]
-        try:
-            self._ask(fresh, names, timeout)
-        except ProtocolError as error:
-            self._known |= set(fresh)
-            return [str(error)]
-        return []
+        return self._ask(fresh, names, timeout)
 
     def _look(self) -> dict[int, str]:
         """Return the name under which each node that is there was registered; empty without authentication."""
         names = {node.node_id: node.name for node in self._grid.get_nodes()}
+        if self._online - set(names):
+            # Those that stay out may have been refused for the sake of a node that has gone.
+            self._known &= set(self._nodes.values())
         self._online = set(names)
         # A node that has gone is asked again when it is back: it may have been started for another party.
         self._known &= self._online
         return names
 
-    def _ask(self, nodes: list[int], names: Mapping[int, str], timeout: float) -> None:
-        """Ask nodes for whom they act; one that does not answer, for it is still starting, is asked again later."""
+    def _ask(self, nodes: list[int], names: Mapping[int, str], timeout: float) -> list[str]:
+        """Ask nodes for whom they act, and return what is wrong with those that therefore stay out.
+
+        One that does not answer, for it is still starting, is asked again later.
+        """
         if not nodes:
-            return
+            return []
         content = RecordDict({CONFIG: ConfigRecord()})
         messages = [Message(content, node, f"query.{QUERY}", group_id=QUERY, ttl=self._ttl) for node in nodes]
         asked = {number: m for m in messages if (number := self._push(m))}
+        faults = []
         for reply in Exchange(self, timeout, asked):
             # An error may come from the SuperLink itself: only the question tells the node.
             node = asked[reply.metadata.reply_to_message_id].metadata.dst_node_id
-            if reply.has_error():
-                raise ProtocolError(f"node {names[node] or node} cannot take part: {reply.error.reason}")
-            for party, role in read_properties(reply.content).items():
-                self._accept(node, names[node], party, role)
+            try:
+                self._admit(node, names[node], reply)
+            except ProtocolError as error:
+                faults.append(str(error))
             self._known.add(node)
+        return faults
+
+    def _admit(self, node: int, name: str, reply: Message) -> None:
+        """Take a node for the parties that it acts for by its answer."""
+        if reply.has_error():
+            raise ProtocolError(f"node {name or node} cannot take part: {reply.error.reason}")
+        for party, role in read_properties(reply.content).items():
+            self._accept(node, name, party, role)
 
     def _accept(self, node: int, name: str, party: str, role: str) -> None:
         if name not in ("", party):

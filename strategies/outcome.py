@@ -35,6 +35,8 @@ def summarise(loop: RoundLoop, *, launched: float, ready: float, ended: float) -
         weights=loop.weights_by_name,
         fold_half=loop.half,
     )
+    if loop.rejected:
+        summary["rejected"] = dict(sorted(loop.rejected.items()))
     if set(tests) - {GLOBAL}:
         summary["tests_by_silo"] = {
             silo: {pack: make_figures(figures) for pack, figures in packs.items()} for silo, packs in tests.items()

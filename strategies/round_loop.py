@@ -31,7 +31,7 @@ from clients.contract import (
 )
 from fedface_flwr.config import Config
 from fedface_flwr.errors import ProtocolError
-from fedface_flwr.federation.aggregation import distance
+from fedface_flwr.federation.aggregation import norm
 from fedface_flwr.federation.difference import FullModel, GlobalChange
 from fedface_flwr.federation.layout import Layout, ModelState, Vector
 from fedface_flwr.training.schedule import StepSchedule
@@ -290,10 +290,11 @@ class RoundLoop(Strategy):
         silence = f"no answer within {self.config.federation.round_timeout:g} s"
         faults = dict.fromkeys(self.config.trainers, silence)
         rejected: set[str] = set()
+        resent: set[str] = set()
         for reply in replies:
             trainer = self.link.party_of(reply)
             try:
-                result = self._read_train(trainer, reply)
+                result = self._read_train(trainer, reply, trainer in resent)
             except ReplyError as error:
                 faults[trainer] = str(error)
                 continue
@@ -302,6 +303,7 @@ class RoundLoop(Strategy):
                 rejected.add(trainer)
                 continue
             if result is None:
+                resent.add(trainer)
                 self._exchange.add(self._train_message(trainer, whole=True))
                 continue
             results[trainer] = result
@@ -337,11 +339,11 @@ class RoundLoop(Strategy):
         }
         return None, None
 
-    def _read_train(self, trainer: str, reply: Message) -> TrainResult | None:
-        """Return a trainer's result, or None if it asks for the whole model."""
+    def _read_train(self, trainer: str, reply: Message, resent: bool) -> TrainResult | None:
+        """Return a trainer's result, or None if it asks for the whole model, which it does not do twice."""
         arrays, scalars = read_reply(reply)
         self._count(trainer, "up", reply.content.array_records.get(ARRAYS, {}))
-        if needs_model(arrays, scalars):
+        if needs_model(arrays, scalars) and not resent:
             return None
         differences = self.config.sends_differences
         start, dtype = self.model_for(trainer) if differences else None, self.config.wire.dtype
@@ -354,14 +356,13 @@ class RoundLoop(Strategy):
             return {}
         count = self.layout.num_parameters
         norms = {
-            name: distance(result.model.values[:count], self.model_for(name).values[:count])
-            for name, result in results.items()
+            name: norm(result.model.values, self.model_for(name).values, count) for name, result in results.items()
         }
         faults = {}
-        for name, norm in norms.items():
+        for name, own in norms.items():
             usual = median(other for trainer, other in norms.items() if trainer != name)
-            if norm > limit * usual:
-                faults[name] = f"its update, of norm {norm:.3g}, is over {limit:g} times the others' {usual:.3g}"
+            if own > limit * usual:
+                faults[name] = f"its update, of norm {own:.3g}, is over {limit:g} times the others' {usual:.3g}"
         return faults
 
     def _count_rejected(self, rejected: Iterable[str]) -> None:

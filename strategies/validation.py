@@ -26,6 +26,9 @@ from fedface_flwr.seeding import derive_seed
 from fedface_flwr.training.tasks import TrainResult
 from strategies.fedavg import FedAvg
 
+TRY_AGAIN = 1.0
+"""Seconds after a validation round without scores until the next."""
+
 Scores = dict[str, npt.NDArray[np.float64]]
 
 
@@ -59,7 +62,7 @@ class ValidatedWeights(FedAvg):
         self._generator = np.random.default_rng(derive_seed(self.config.seed, "candidates", self.half))
         self._local: dict[str, ModelState] = {}
         self._absorbed = 0
-        self._validations = 0
+        self._begun = self._validations = 0
         self._stop = threading.Event()
         self._trained = threading.Event()
         self._failure: BaseException | None = None
@@ -120,30 +123,31 @@ class ValidatedWeights(FedAvg):
         try:
             self._trained.wait()
             while not self._stop.is_set():
-                self._validate()
+                if not self._validate():
+                    self._stop.wait(TRY_AGAIN)
         except BaseException as error:
             # Raised again in the main thread, which is the one that can end the run.
             self._failure = error
 
-    def _validate(self) -> None:
-        """Run one validation round: draw, average, score, judge; move the weights."""
+    def _validate(self) -> bool:
+        """Run one validation round: draw, average, score, judge; move the weights. Return whether any score came."""
         began = time.perf_counter()
         with self.lock:
             snapshot, weights = Snapshot(self._absorbed, dict(self._local)), self.weights
         if weights is None or not snapshot.models:
             # No silo has a model to weigh yet; with a round that takes one this passes.
-            self._stop.wait(self.config.federation.poll)
-            return
+            return False
         candidates = draw_candidates(weights, self.config.fv.candidates, self._generator)
-        number = self._validations + 1
+        self._begun += 1
+        number = self._begun
         round_of_scores = ScoringRound(self, number, self._average(snapshot, candidates), self._stop)
         scores = round_of_scores.run()
         if scores is None:
-            return
+            return False
         verdict = judge(self._norm, weights, candidates, scores, self.config.fv.phi)
         with self.lock:
             self._norm, self.weights = verdict.norm, verdict.weights
-        self._validations = number
+        self._validations += 1
         self.emit(
             {
                 "event": "validation",
@@ -160,6 +164,7 @@ class ValidatedWeights(FedAvg):
                 "bytes_up": 0,
             }
         )
+        return True
 
     def _average(self, snapshot: Snapshot, candidates: npt.NDArray[np.float64]) -> list[dict[str, Array]]:
         """Return each candidate average, serialised: parameters and statistics by the same weights."""
@@ -182,6 +187,7 @@ class ValidatedWeights(FedAvg):
             fv = {
                 "statistics": {name: list(pair) for name, pair in statistics.items()},
                 "generator": self._generator.bit_generator.state,
+                "begun": self._begun,
                 "validations": self._validations,
             }
         return {**values, "fv": fv}
@@ -193,9 +199,9 @@ class ValidatedWeights(FedAvg):
         if isinstance(self._norm, MovingNorm):
             self._norm = replace(self._norm, statistics={n: (m, v) for n, (m, v) in saved["statistics"].items()})
         self._generator.bit_generator.state = saved["generator"]
-        self._validations = saved["validations"]
+        self._begun, self._validations = saved["begun"], saved["validations"]
         if self.config.fv.mode == "async":
-            self._validations = max(self._validations, values.get("validations_seen", 0)) + 1
+            self._begun = max(self._begun, values.get("validations_seen", 0)) + 1
 
 
 class ScoringRound:
@@ -223,12 +229,13 @@ class ScoringRound:
         self.bytes_down = 0
 
     def run(self) -> Scores | None:
-        """Return each validator's scores in percent, or None if stopped; a validator that fails is left out.
+        """Return each validator's scores in percent, or None if stopped or none came; one that fails is left out.
 
         Raises
         ------
         ProtocolError
-            If no validator scored all candidates, with each one's reason.
+            If no validator scored all candidates, in the run's first validation round, with each one's reason: later
+            ones may be out of reach for a while.
         """
         federation = self._loop.config.federation
         deadline = time.monotonic() + federation.round_timeout
@@ -273,7 +280,7 @@ class ScoringRound:
             faults[name] = str(error)
             self._todo[name].clear()
 
-    def _complete(self, faults: Mapping[str, str]) -> Scores:
+    def _complete(self, faults: Mapping[str, str]) -> Scores | None:
         count = len(self._candidates)
         scores = {
             name: np.array([given[t] for t in range(count)])
@@ -281,8 +288,9 @@ class ScoringRound:
             if name not in faults and len(given) == count
         }
         reasons = "; ".join(f"{name}: {reason}" for name, reason in sorted(faults.items()))
-        if not scores:
+        if not scores and self._number == 1:
             raise ProtocolError(f"no validator scored the candidates ({reasons})")
         if faults:
-            self._loop.emit({"event": "warning", "message": f"validation goes on without {reasons}"})
-        return scores
+            what = "goes on without" if scores else "is left out for want of"
+            self._loop.emit({"event": "warning", "message": f"validation {self._number} {what} {reasons}"})
+        return scores or None

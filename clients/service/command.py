@@ -46,7 +46,8 @@ def serve(options: argparse.Namespace) -> None:
     folder = _folder(options)
     folder.make_private()
     configuration = {"party": options.party, "role": options.role, "silo-dir": str(folder.path)}
-    node = deployed({**configuration, "data": options.data})
+    policy = {"policy": str(options.policy)} if options.policy else {}
+    node = deployed({**configuration, **policy, "data": options.data})
     assert node is not None
     lock = _lock(folder, options.lock)
     lock.sign()
@@ -151,6 +152,7 @@ def _add_serve(command: argparse.ArgumentParser) -> None:
     command.add_argument("--party", required=True, metavar="NAME", help="the party's name in the run's configuration")
     command.add_argument("--role", required=True, choices=("trainer", "validator"))
     command.add_argument("--data", default="", metavar="PATH", help="where its images or pairs lie")
+    command.add_argument("--policy", default="", metavar="FILE", help="what it lets itself be asked (policy.toml)")
     command.add_argument(
         "--idle",
         type=_seconds,

@@ -166,6 +166,7 @@ def _start(
     # Without -P a folder of the working directory could stand in for a package of the app.
     command = [sys.executable, "-P", "-m", "clients.service.command", "serve", "--lock", str(lock.file)]
     command += ["--silo-dir", str(node.silo_dir), "--party", node.party, "--role", node.role, f"--data={node.data}"]
+    command += [f"--policy={node.policy_file}"] if node.policy_file else []
     command += ["--follow", str(follow)] if follow is not None else []
     # Flower puts an app's folder on this process's path alone, and the service must run the same code.
     path = os.pathsep.join([str(ROOT), *(entry for entry in sys.path if entry)])

@@ -192,16 +192,21 @@ def _each_mean(
     each_span(len(rows[0]), work)
 
 
-def distance(first: Vector, second: Vector) -> float:
-    """Return the Euclidean distance of two vectors, without a third of their length."""
+def norm(vector: Vector, origin: Vector | None = None, count: int | None = None) -> float:
+    """Return the Euclidean norm of a vector's first ``count`` numbers, from ``origin`` if given; not finite if one is.
+
+    The vector is read block by block, without a second one of its length.
+    """
     squares: list[float] = []
 
     def add(block: slice) -> None:
-        step = first[block] - second[block]
-        squares.append(float(np.dot(step, step)))
+        part = vector[block] if origin is None else vector[block] - origin[block]
+        with np.errstate(over="ignore", invalid="ignore"):
+            squares.append(float(np.dot(part, part)))
 
-    each_block(len(first), add)
-    return math.sqrt(math.fsum(squares))
+    each_block(len(vector) if count is None else count, add)
+    total = sum(squares)
+    return math.sqrt(total) if math.isfinite(total) else total
 
 
 def aggregate_counters(rows: Sequence[Counters]) -> Counters:

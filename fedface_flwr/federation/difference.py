@@ -53,6 +53,46 @@ class Difference:
             out[:] = values
 
 
+class MovedVector:
+    """The vector of a local model as its trainer sent it: where it started from, and the difference, widened as read.
+
+    It stands in for an array of its length wherever one is read block by block, at the difference's size in memory.
+
+    Parameters
+    ----------
+    start : ndarray of float32, shape (num_values,)
+        The global model that the round started from; it must not change.
+    difference : Difference
+        Over the leading parameters.
+    statistics : ndarray of float32
+        What stands behind them, whole.
+    """
+
+    dtype = np.dtype(np.float32)
+
+    def __init__(self, start: Vector, difference: Difference, statistics: Vector) -> None:
+        self._start, self._difference, self._statistics = start, difference, statistics
+        self.shape = start.shape
+
+    def __len__(self) -> int:
+        return len(self._start)
+
+    def __getitem__(self, part: slice) -> Vector:
+        start, stop, _ = part.indices(len(self))
+        out: Vector = np.empty(max(0, stop - start), np.float32)
+        parameters = len(self._difference.values)
+        moved = slice(start, min(stop, parameters))
+        count = max(0, moved.stop - moved.start)
+        if count:
+            self._difference.widen(moved, out[:count])
+            out[:count] += self._start[moved]
+        out[count:] = self._statistics[max(0, start - parameters) : max(0, stop - parameters)]
+        return out
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        return self[0 : len(self)].astype(dtype or self.dtype, copy=False)
+
+
 @dataclass(frozen=True)
 class FullModel:
     """A model for a party that holds none: the weights, and the server's momentum where there is one yet."""

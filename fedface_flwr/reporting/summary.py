@@ -69,9 +69,12 @@ class Summary(_Summary, total=False):
         Which half of the folds Federated Validation may see, first, second or both in turn; the test takes the other.
     tests_by_silo
         Figures by silo and pack, only where each silo has its own model.
+    rejected
+        How many of a silo's replies could not be taken, only where there were any.
     """
 
     tests_by_silo: dict[str, dict[str, TestFigures]]
+    rejected: dict[str, int]
 
 
 def write_summary(path: Path, summary: Summary) -> None:

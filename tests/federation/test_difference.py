@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedface_flwr.federation.aggregation import aggregate, aggregate_difference
+from fedface_flwr.federation.aggregation import aggregate, aggregate_difference, norm
 from fedface_flwr.federation.blocks import BLOCK, SPAN
-from fedface_flwr.federation.difference import Difference, GlobalChange, decode, encode, momentum_of
+from fedface_flwr.federation.difference import Difference, GlobalChange, MovedVector, decode, encode, momentum_of
 from fedface_flwr.federation.layout import ModelState
 
 DTYPES = ["float32", "bfloat16", "float16"]
@@ -115,3 +115,26 @@ def test_a_difference_without_momentum_only_moves_the_model() -> None:
     )
     assert change.apply(state) is None
     np.testing.assert_array_equal(state.values, np.array([1.5, 1.0, 18.0], np.float32))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_moved_vector_reads_as_the_array_that_it_stands_for(dtype: str) -> None:
+    start, step = numbers(20, 1), encode(numbers(13, 2), dtype)
+    statistics = numbers(7, 3)
+    moved = MovedVector(start, step, statistics)
+    whole = np.concatenate([start[:13] + decode(step), statistics])
+    np.testing.assert_array_equal(np.asarray(moved), whole)
+    assert (len(moved), moved.shape) == (20, (20,))
+    for first in range(21):
+        for last in range(21):
+            np.testing.assert_array_equal(moved[first:last], whole[first:last])
+
+
+def test_the_norm_is_that_of_the_whole_and_shows_what_is_not_finite() -> None:
+    vector, origin = numbers(SPAN + 5, 1), numbers(SPAN + 5, 2)
+    np.testing.assert_allclose(norm(vector), np.linalg.norm(vector.astype(np.float64)), rtol=1e-5)
+    expected = np.linalg.norm((vector - origin)[:100].astype(np.float64))
+    np.testing.assert_allclose(norm(vector, origin, 100), expected, rtol=1e-5)
+    for bad in (np.nan, np.inf, np.float32(3e38)):
+        vector[SPAN] = bad
+        assert not np.isfinite(norm(vector))
