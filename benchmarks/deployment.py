@@ -2,9 +2,9 @@
 """What a round costs beyond training, on a real federation, against the same app without what makes it cheap.
 
 IR-18 at full size, 3 trainers and 2 validators on this machine, over loopback with TLS, authenticated nodes and a
-database. The yardstick starts the party anew for every message, sends whole models and the momentum, in float32; ours has
-the silo service and sends differences in bfloat16. Both in one call; the ratio is of medians over the rounds after the
-first, which always sends the whole model.
+database. The yardstick opens data and model anew for every message, and sends whole models and the momentum, in float32;
+ours has the silo service and sends differences in bfloat16. Both in one call; the ratio is of medians over the rounds
+after the first, which always sends the whole model.
 
     python -m benchmarks.deployment [rounds]
 """
@@ -20,10 +20,10 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tests" / part) for part in ("deployment", "strategies")]
 
-from faces import TRAINERS, VALIDATORS, write_faces
-from federation import Deployment, Member
+from faces import TRAINERS, VALIDATORS, write_faces  # noqa: E402
+from federation import Deployment, Member  # noqa: E402
 
-from fedface_flwr.reporting.metrics import read_metrics
+from fedface_flwr.reporting.metrics import read_metrics  # noqa: E402
 
 SIDES = {
     "yardstick": ("service=false", ("wire=weights",)),
