@@ -2,7 +2,7 @@
 """What a round costs beyond training, on a real federation, against the same app without what makes it cheap.
 
 IR-18 at full size, 3 trainers and 2 validators on this machine, over loopback with TLS, authenticated nodes and a
-database. The yardstick opens data and model anew for every message, and sends whole models and the momentum, in float32;
+database. The yardstick opens data and model anew for every message and sends whole models and momentum in float32;
 ours has the silo service and sends differences in bfloat16. Both in one call; the ratio is of medians over the rounds
 after the first, which always sends the whole model.
 

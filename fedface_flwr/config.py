@@ -244,7 +244,6 @@ class FvConfig:
     gamma: float
     pairs: int
     flip: bool
-    depth: int
 
     def __post_init__(self) -> None:
         _require(self.every >= 1, "fv.every", self.every, "must be at least 1")
@@ -256,7 +255,6 @@ class FvConfig:
         _require(
             enough, "fv.pairs", self.pairs, "must be 0, for all pairs, or at least 10: two from each of five folds"
         )
-        _require(self.depth >= 1, "fv.depth", self.depth, "must be at least 1")
 
 
 @dataclass(frozen=True)
@@ -289,6 +287,7 @@ class FederationConfig:
     round_timeout: float
     min_trainers: int
     max_update_ratio: float
+    depth: int
     poll: float
 
     def __post_init__(self) -> None:
@@ -302,6 +301,7 @@ class FederationConfig:
         _require(self.min_trainers >= 0, "federation.min_trainers", self.min_trainers, "must not be negative")
         ratio = self.max_update_ratio
         _require(ratio == 0 or ratio > 1, "federation.max_update_ratio", ratio, "must be above 1, or 0 for no limit")
+        _require(self.depth >= 1, "federation.depth", self.depth, "must be at least 1")
         _require(self.poll > 0, "federation.poll", self.poll, "must be positive")
 
 

@@ -255,11 +255,11 @@ class ScoringRound:
         return self._complete(faults)
 
     def _push_more(self) -> bool:
-        """Keep ``fv.depth`` messages with each validator; return whether any were sent."""
+        """Keep ``federation.depth`` messages with each validator; return whether any were sent."""
         sent = False
         for name, todo in self._todo.items():
             ahead = sum(party == name for party, _ in self._open.values())
-            for _ in range(min(len(todo), self._loop.config.fv.depth - ahead)):
+            for _ in range(min(len(todo), self._loop.config.federation.depth - ahead)):
                 self._push(name, todo.popleft())
                 sent = True
         return sent
