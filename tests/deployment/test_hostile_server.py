@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server that asks for what silos must not give, against real silos with real data."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faces import RUN, TRAINERS, VALIDATORS, write_faces
+from federation import Deployment
+from submitted import members_of
+
+from fedface_flwr.compose import compose_config
+from fedface_flwr.config import Config
+
+HOSTILE = Path(__file__).parent / "hostile"
+TRAINER, VALIDATOR = TRAINERS[0], VALIDATORS[0]
+AGREED = 4
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return write_faces(tmp_path_factory.mktemp("faces"))
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory, data: dict[str, Path]) -> Iterator[Deployment]:
+    members = [member for member in members_of(data) if member.name in (TRAINER, VALIDATOR)]
+    policy = {"max_candidates": AGREED, "score_resolution": 0.5}
+    with Deployment(tmp_path_factory.mktemp("federation"), members, door=False, policy=policy) as up:
+        yield up
+
+
+def config_with(*overrides: str) -> Config:
+    names = [f"data.silos=[{TRAINER}]", f"data.validators=[{VALIDATOR}.bin]", f"data.tests=[{VALIDATOR}.bin]"]
+    own = {"run.dir": "/nowhere", "run.token": f"t{time.time_ns()}"}
+    return compose_config([*RUN, *names, "federation=deploy", "superlink=x", *overrides], own)
+
+
+def ask(federation: Deployment, folder: Path, config: Config) -> list[dict[str, Any]]:
+    out, options = folder / "told.json", folder / "run-config.toml"
+    options.write_text(f"config = {json.dumps(config.to_json())}\nout = {json.dumps(str(out))}\n")
+    number = federation.flwr("run", str(HOSTILE), federation.link, "--run-config", str(options))["run-id"]
+
+    def over() -> bool:
+        status = federation.flwr("ls", federation.link, "--run-id", str(number))["runs"][0]["status"]
+        return bool(status.startswith("finished"))
+
+    federation.wait_for(over, "the hostile run is over")
+    assert out.exists(), federation.logs()
+    told = json.loads(out.read_text())
+    assert isinstance(told, list)
+    return told
+
+
+@pytest.fixture(scope="module")
+def told(federation: Deployment, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return ask(federation, tmp_path_factory.mktemp("hostile"), config_with())
+
+
+def test_nothing_but_an_honest_round_and_the_agreed_scores_is_answered(told: list[dict[str, Any]]) -> None:
+    answered = [outcome for outcome in told if "arrays" in outcome]
+    names = [outcome["question"] for outcome in answered]
+    assert names == [*(f"candidate {number} of one round" for number in range(AGREED)), "an honest round"]
+    for outcome in answered[:-1]:
+        assert outcome["arrays"] == {}
+        assert set(outcome["scalars"]) == {"score", "seconds"}
+        assert outcome["scalars"]["score"] % 0.5 == 0
+    assert set(answered[-1]["arrays"]) == {"difference", "statistics", "counters"}
+    assert len(told) > 45
+
+
+def test_refusals_tell_nothing_of_paths_files_or_people(
+    told: list[dict[str, Any]], federation: Deployment, data: dict[str, Path]
+) -> None:
+    texts = [outcome["refused"] for outcome in told if "refused" in outcome]
+    assert len(texts) > 40
+    secrets = [
+        str(federation.kits),
+        str(data[TRAINER].parent),
+        "person-",
+        ".png",
+        "round-0",
+        "Traceback",
+        "site-packages",
+    ]
+    for text in texts:
+        assert not [secret for secret in secrets if secret in text], text
+
+
+def test_the_silos_wrote_down_every_refusal(told: list[dict[str, Any]], federation: Deployment) -> None:
+    for party in (TRAINER, VALIDATOR):
+        log = federation.kits / party / "state" / "privacy.jsonl"
+        lines = [json.loads(line) for line in log.read_text().splitlines()]
+        refused = [outcome for outcome in told if outcome["party"] == party and "refused" in outcome]
+        assert sum("error" in line for line in lines) == len(refused)
+        assert len(lines) == sum(outcome["party"] == party for outcome in told if "unsent" not in outcome)
+        assert log.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    ("override", "complaint"),
+    [("fv.pairs=10", "fewer than 100 pairs"), ("fv.candidates=5", "above the 4 that"), ("optimizer.rate=1000", "")],
+)
+def test_a_run_that_asks_for_more_than_was_agreed_gets_nothing(
+    federation: Deployment, tmp_path: Path, override: str, complaint: str
+) -> None:
+    outcomes = ask(federation, tmp_path, config_with(override))
+    mine = [o for o in outcomes if o["party"] == (TRAINER if "rate" in override else VALIDATOR)]
+    assert all("refused" in outcome or "unsent" in outcome for outcome in mine)
+    assert any(complaint in outcome.get("refused", "") for outcome in mine)
