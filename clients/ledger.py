@@ -66,8 +66,16 @@ class Ledger:
         key = model if validates else f"{task.half} {model}"
         if key not in known:
             self._check(task, len(known), self._policy.max_candidates if validates else self._policy.max_tests)
-            known[key] = dict(compute())
+            try:
+                known[key] = dict(compute())
+            except Exception:
+                # That it cannot be computed is an answer as well, and counts as one.
+                known[key] = {}
+                self._save(answers)
+                raise
             self._save(answers)
+        if not known[key]:
+            raise ProtocolError(f"{task.purpose} {task.number}: this model could not be judged")
         return known[key]
 
     def _check(self, task: EvaluateTask, answered: int, limit: int) -> None:

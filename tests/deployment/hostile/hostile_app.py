@@ -70,7 +70,7 @@ def questions(config: Config, trainer: str, validator: str) -> Iterator[Question
     yield "a pickle", trainer, "train", {**backbone, "model": pickled}, train, {}
     yield "nothing", trainer, "train", {}, {}, {}
     for number in range(10):
-        other = {**backbone, "model": serialise(state.values + np.float32(number))}
+        other = {**backbone, "model": serialise(state.values * np.float32(1 + number / 1000))}
         yield f"candidate {number} of one round", validator, "evaluate", other, score, {}
     yield "an honest round", trainer, "train", backbone, train, {}
 
@@ -84,21 +84,24 @@ def main(grid: Grid, context: Context) -> None:
     while set(nodes) < {trainer, validator}:
         nodes = {node.name: node.node_id for node in grid.get_nodes()}  # type: ignore[attr-defined]
         time.sleep(0.2)
-    outcomes = []
-    for name, party, kind, arrays, scalars, extra in questions(config, trainer, validator):
+    outcomes: dict[int, dict[str, Any]] = {}
+    waiting: dict[str, int] = {}
+    asked = [q for q in questions(config, trainer, validator) if str(context.run_config["only"]) in q[0]]
+    for at, (name, party, kind, arrays, scalars, extra) in enumerate(asked):
         content = RecordDict({"arrays": ArrayRecord(arrays), "config": ConfigRecord(scalars), **extra})
-        message = Message(content, nodes[party], kind, ttl=600)
+        outcomes[at] = {"question": name, "party": party}
         try:
-            (number,) = grid.push_messages([message])
+            (number,) = grid.push_messages([Message(content, nodes[party], kind, ttl=600)])
+            waiting[number] = at
         except Exception as error:
-            outcomes.append({"question": name, "party": party, "unsent": type(error).__name__})
-            continue
-        replies: list[Message] = []
-        while not replies:
-            replies = list(grid.pull_messages([number]))
-            time.sleep(0.1)
-        outcomes.append({"question": name, "party": party, **_told(replies[0])})
-    Path(str(context.run_config["out"])).write_text(json.dumps(outcomes))
+            outcomes[at]["unsent"] = type(error).__name__
+    while waiting:
+        for reply in grid.pull_messages(list(waiting)):
+            outcomes[waiting.pop(reply.metadata.reply_to_message_id)] |= _told(reply)
+        time.sleep(0.2)
+    out = Path(str(context.run_config["out"]))
+    out.with_suffix(".tmp").write_text(json.dumps(list(outcomes.values())))
+    out.with_suffix(".tmp").rename(out)
 
 
 def _told(reply: Message) -> dict[str, Any]:
