@@ -20,7 +20,7 @@ RUN = (
     "data.root=elsewhere",
     f"data.silos=[{','.join(TRAINERS)}]",
     f"data.validators=[{','.join(f'{name}.bin' for name in VALIDATORS)}]",
-    f"data.tests=[{','.join(f'{name}.bin' for name in VALIDATORS)}]",
+    f"data.tests=[{VALIDATORS[0]}.bin]",
     "model.width=2",
     f"model.input_size={SIZE}",
     "model.embedding=8",
@@ -28,7 +28,7 @@ RUN = (
     "training.rounds=4",
     "training.steps_per_round=2",
     "fv.mode=sync",
-    "fv.every=1",
+    "fv.every=4",
     "fv.pairs=100",
 )
 """Overrides of a run that takes a moment; where a party's data lies is the party's to know."""

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from faces import RUN, TRAINERS, VALIDATORS, write_faces
 from federation import Deployment
-from submitted import members_of
+from submitted import Submitted, members_of
 
 from fedface_flwr.compose import compose_config
 from fedface_flwr.config import Config
@@ -112,3 +112,32 @@ def test_a_run_that_asks_for_more_than_was_agreed_gets_nothing(
     question = "honest round" if "rate" in override else "candidate 0"
     (outcome,) = ask(federation, tmp_path, config_with(override), question)
     assert complaint in outcome["refused"]
+
+
+@pytest.mark.parametrize(
+    ("line", "lie", "complaint"),
+    [
+        ("role=trainer", "role=validator", "node alpha says that alpha is a validator, the run has it as trainer"),
+        (f"party={TRAINER}", "party=beta", "is registered as alpha and says that it acts for beta; it stays out"),
+    ],
+)
+def test_a_registered_party_that_declares_itself_another_is_refused(
+    federation: Deployment, tmp_path: Path, line: str, lie: str, complaint: str
+) -> None:
+    script = federation.kits / TRAINER / "start.sh"
+    honest = script.read_text()
+    federation.stop(TRAINER)
+    try:
+        script.write_text(honest.replace(f"\n{line}\n", f"\n{lie}\n"))
+        assert script.read_text() != honest
+        federation.start(TRAINER)
+        federation.wait_for(lambda: "is connected to federation" in federation.console(TRAINER), "it has connected")
+        names = (f"data.silos=[{TRAINER}]", f"data.validators=[{VALIDATOR}.bin]", f"data.tests=[{VALIDATOR}.bin]")
+        with Submitted(federation, tmp_path / "run", *names) as run:
+            printed = run.finish(expected=1)
+        assert complaint in printed.splitlines()[-1]
+    finally:
+        federation.stop(TRAINER)
+        script.write_text(honest)
+        federation.start(TRAINER)
+        federation.wait_connected(TRAINER)
