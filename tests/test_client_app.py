@@ -1,20 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
-from grid import tiny_config
+from grid import deployed_node, tiny_config
 
 from clients.adapter import Serialiser, read_properties, read_reply, to_records
 from clients.contract import PREPARE, QUERY, model_arrays, write_evaluate, write_request, write_train
 from fedface_flwr.client_app import app
 from fedface_flwr.compose import config_of_run
 from fedface_flwr.errors import ConfigError, ProtocolError
+from fedface_flwr.federation.difference import FullModel
 from fedface_flwr.federation.layout import Layout
 from fedface_flwr.training.backbone import build_backbone
 from fedface_flwr.training.flat import FlatModel
-from fedface_flwr.training.tasks import TrainTask
+from fedface_flwr.training.tasks import TrainOrder
 
 
 @pytest.fixture
@@ -38,12 +41,12 @@ def ask(config, kind, arrays, scalars, node=None):
 
 
 def train(config, model, party="alpha", node=None):
-    task = TrainTask(1, 0.1, model.state(), None, 0)
-    return ask(config, "train", *write_train(party, "first", model.layout, task), node)
+    order = TrainOrder(1, 0.1, 0, 0, FullModel("0", model.state()))
+    return ask(config, "train", *write_train(party, "first", model.layout, order), node)
 
 
 def evaluate(config, model, party="delta", node=None):
-    scalars = write_evaluate(party, "first", model.layout, "validation")
+    scalars = write_evaluate(party, "first", model.layout, "validation", 1)
     return ask(config, "evaluate", model_arrays(model.state()), scalars, node)
 
 
@@ -55,12 +58,17 @@ def evaluate(config, model, party="delta", node=None):
         ({"partition-id": 0, "num-partitions": 2}, ["alpha", "gamma", "epsilon"]),
         ({"partition-id": 1, "num-partitions": 2}, ["beta", "delta"]),
         ({"partition-id": 6, "num-partitions": 7}, []),
-        ({"party": "gamma"}, ["gamma"]),
     ],
 )
-def test_a_node_tells_which_parties_it_acts_for(config, node, parties):
+def test_a_simulated_node_tells_which_parties_it_acts_for_and_as_what(config, node, parties):
     reply = ask(config, f"query.{QUERY}", {}, {}, node)
-    assert read_properties(reply.content) == parties
+    assert read_properties(reply.content) == {party: config.roles[party] for party in parties}
+
+
+@pytest.mark.parametrize(("party", "role"), [("gamma", "trainer"), ("delta", "validator"), ("delta", "trainer")])
+def test_a_deployed_node_tells_what_it_was_started_as_whatever_the_run_has_it_as(config, tmp_path, party, role):
+    reply = ask(config, f"query.{QUERY}", {}, {}, deployed_node(tmp_path, party, role))
+    assert read_properties(reply.content) == {party: role}
 
 
 def test_messages_reach_the_party_that_they_are_for(config, model):
@@ -78,18 +86,37 @@ def test_messages_reach_the_party_that_they_are_for(config, model):
 @pytest.mark.parametrize(
     ("send", "party", "node", "complaint"),
     [
-        (train, "alpha", {"party": "beta"}, "message for 'alpha', but this node acts for beta"),
         (train, "alpha", {"partition-id": 1, "num-partitions": 2}, "but this node acts for beta, delta"),
         (train, "mallory", {}, "message for 'mallory', but this node acts for alpha, beta"),
         (train, "../alpha", {}, "message for '../alpha'"),
-        (train, "delta", {}, "delta is a validator; it evaluates and never trains"),
-        (evaluate, "alpha", {}, "alpha is a trainer; it trains and never evaluates"),
+        (train, "delta", {}, "a validator does not answer 'train'"),
+        (evaluate, "alpha", {}, "a trainer does not answer 'evaluate'"),
     ],
 )
 def test_a_message_that_is_not_for_the_party_s_role_or_node_is_refused(config, model, send, party, node, complaint):
     with pytest.raises(ProtocolError) as caught:
         read_reply(send(config, model, party, node))
     assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("send", "party", "own", "role", "complaint"),
+    [
+        (train, "alpha", "beta", "trainer", "message for 'alpha', but this node acts for beta"),
+        (train, "delta", "delta", "validator", "a validator does not answer 'train'"),
+        (evaluate, "alpha", "alpha", "trainer", "a trainer does not answer 'evaluate'"),
+        (train, "delta", "delta", "trainer", "delta is a trainer, the run wants it as validator"),
+        (train, "zeta", "zeta", "trainer", "zeta is no party of this run, which has alpha, beta, gamma, delta"),
+    ],
+)
+def test_a_deployed_node_answers_for_its_own_party_in_its_own_role(
+    config, model, tmp_path, send, party, own, role, complaint
+):
+    with pytest.raises(ProtocolError) as caught:
+        read_reply(send(config, model, party, deployed_node(tmp_path, own, role)))
+    assert complaint in str(caught.value)
+    (line,) = (tmp_path / own / "privacy.jsonl").read_text().splitlines()
+    assert complaint in json.loads(line)["error"]
 
 
 @pytest.mark.parametrize("send", [train, evaluate])
@@ -100,8 +127,10 @@ def test_a_sender_with_another_model_is_refused(config, model, send):
 
 
 def test_a_failure_is_answered_by_one_line_without_the_trace(config, model, tmp_path):
-    (tmp_path / "file").write_text("where the silo's folder should be")
-    reply = train(config, model, node={"silo-dir": str(tmp_path / "file")})
+    home = tmp_path / "run" / "silos" / "alpha"
+    home.mkdir(parents=True)
+    (home / config.run.token).write_text("where the run's folder should be")
+    reply = train(config, model)
     assert reply.has_error()
     assert "\n" not in reply.error.reason
     assert "Traceback" not in reply.error.reason
@@ -110,10 +139,12 @@ def test_a_failure_is_answered_by_one_line_without_the_trace(config, model, tmp_
 
 def test_a_silo_s_state_lies_in_its_own_folder_or_else_in_the_run_s(config, model, tmp_path):
     train(config, model, "beta")
-    train(config, model, "beta", {"silo-dir": str(tmp_path / "private")})
-    kept = sorted(path.relative_to(tmp_path).parts[0] for path in tmp_path.rglob("round-*.safetensors"))
-    assert kept == ["private", "run"]
-    assert list((tmp_path / "run" / "silos" / "beta").rglob("round-*.safetensors"))
+    train(config, model, "beta", deployed_node(tmp_path / "private", "beta", "trainer"))
+    kept = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("round-*.safetensors"))
+    assert kept == [
+        "private/beta/run/first/round-000001.safetensors",
+        "run/silos/beta/run/first/round-000001.safetensors",
+    ]
 
 
 def test_the_node_s_parties_are_isolated_though_they_share_a_process(config, model):
@@ -130,7 +161,7 @@ def test_a_run_s_configuration_comes_back_from_its_json(config):
 def test_a_bare_run_composes_conf_with_its_overrides():
     config = config_of_run("", "strategy=pfm seed=3 'data.silos=[one, two]'", 5)
     assert (config.strategy.name, config.seed, config.data.trainers) == ("pfm", 3, ("one", "two"))
-    assert config.run.dir == "runs/flwr-5"
+    assert (config.run.dir, config.run.token) == ("runs/flwr-5", "flwr-5")
     assert config_of_run("", "", 6).run.dir == "runs/flwr-6"
     assert config_of_run("", "run.dir=elsewhere", 6).run.dir == "elsewhere"
 

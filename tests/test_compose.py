@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,14 @@ from fedface_flwr.compose import CONF, compose_config, config_of_run, validate
 from fedface_flwr.config import Config
 from fedface_flwr.errors import ConfigError
 
-GROUPS = ("strategy", "model", "head", "optimizer", "data", "federation", "experiment")
+GROUPS = ("strategy", "model", "head", "optimizer", "data", "wire", "federation", "experiment")
 CHOICES = [(group, path.stem) for group in GROUPS for path in sorted((CONF / group).glob("*.yaml"))]
 
 
 @pytest.mark.parametrize(("group", "choice"), CHOICES)
 def test_every_choice_composes_and_validates(group: str, choice: str) -> None:
-    config = compose_config([f"{group}={choice}", "data.root=/faces"], {})
+    place = ["superlink=lab"] if choice == "deploy" else []
+    config = compose_config([f"{group}={choice}", "data.root=/faces", *place], {})
     assert isinstance(config, Config)
     assert config.data.root == "/faces"
 
@@ -122,6 +124,22 @@ def test_a_change_of_a_key_that_does_not_exist_is_an_error() -> None:
         compose_config([], {"run.nowhere": 1})
 
 
+def test_a_deployment_needs_its_superlink_and_sends_differences_in_16_bits() -> None:
+    config = compose_config(["federation=deploy", "superlink=lab"], {})
+    assert (config.federation.kind, config.federation.superlink) == ("deploy", "lab")
+    assert (config.wire.differences, config.wire.dtype) == (True, "bfloat16")
+    assert compose_config(["federation=deploy", "superlink=lab", "wire=weights"], {}).wire.dtype == "float32"
+    for overrides in (["federation=deploy"], ["superlink=lab"]):
+        with pytest.raises(ConfigError, match=r"^superlink='(lab)?': names the SuperLink of federation=deploy"):
+            compose_config(overrides, {})
+
+
+def test_keys_of_the_launch_are_no_part_of_the_run() -> None:
+    config = compose_config(["resume=runs/first", "run.dir=here"], {})
+    assert "resume" not in {field for field in json.loads(config.to_json()) if field != "run"}
+    assert config == compose_config(["run.dir=here"], {})
+
+
 def test_a_run_that_was_given_its_configuration_takes_that() -> None:
     config = compose_config(["seed=5"], {"run.dir": "/somewhere"})
     assert config_of_run(config.to_json(), "seed=9", 12) == config
@@ -130,7 +148,8 @@ def test_a_run_that_was_given_its_configuration_takes_that() -> None:
 def test_a_bare_run_composes_the_defaults_in_a_folder_of_its_own() -> None:
     config = config_of_run("", "", 12)
     assert config.run.dir == "runs/flwr-12"
-    assert config == compose_config([], {"run.dir": "runs/flwr-12"})
+    assert config.run.token == "flwr-12"
+    assert config == compose_config([], {"run.dir": "runs/flwr-12", "run.token": "flwr-12"})
 
 
 def test_a_bare_run_takes_overrides_apart_as_a_shell_does() -> None:

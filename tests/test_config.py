@@ -107,7 +107,7 @@ OUT_OF_RANGE: list[tuple[str, Any]] = [
     ("fv.gamma", -0.1),
     ("fv.gamma", 1.1),
     ("fv.pairs", -1),
-    ("fv.depth", 0),
+    ("federation.depth", 0),
     ("federation.actors", -1),
     ("federation.threads", 0),
     ("federation.gpus", -0.5),
@@ -116,6 +116,16 @@ OUT_OF_RANGE: list[tuple[str, Any]] = [
     ("federation.min_trainers", -1),
     ("federation.min_trainers", 4),
     ("federation.poll", 0.0),
+    ("federation.kind", "cluster"),
+    ("federation.max_update_ratio", -1.0),
+    ("federation.max_update_ratio", 1.0),
+    ("wire.dtype", "float64"),
+    ("wire.dtype", "bfloat16"),
+    ("run.token", ""),
+    ("run.token", "../other"),
+    ("run.token", "Upper"),
+    ("run.token", "-first"),
+    ("run.token", "x" * 65),
 ]
 
 AT_THE_BORDER: list[tuple[str, Any]] = [
@@ -139,6 +149,11 @@ AT_THE_BORDER: list[tuple[str, Any]] = [
     ("fv.gamma", 0.0),
     ("fv.pairs", 0),
     ("federation.min_trainers", 3),
+    ("federation.max_update_ratio", 0.0),
+    ("federation.max_update_ratio", 1.5),
+    ("wire.differences", True),
+    ("run.token", "x" * 64),
+    ("run.token", "0-a"),
 ]
 
 
@@ -326,3 +341,22 @@ def test_parties_are_named_by_their_files_and_trainers_are_sorted() -> None:
 def test_a_party_cannot_train_and_validate(key: str) -> None:
     with pytest.raises(ConfigError, match=r"^data.silos=\['beta'\]: a party cannot be"):
         from_container(container({key: ["beta.bin"]}))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_differences_travel_in_any_wire_type_and_only_where_there_is_one_global_model(dtype: str) -> None:
+    for name, shared in (("central", False), ("solo", False), ("fedavg", True), ("pfm", True), ("fedface", True)):
+        config = from_container(container({"strategy.name": name, "wire.differences": True, "wire.dtype": dtype}))
+        assert config.sends_differences == shared
+        assert not from_container(container({"strategy.name": name})).sends_differences
+
+
+def test_every_party_has_one_role() -> None:
+    config = from_container(container({"data.tests": ["age_gap.bin"]}))
+    assert config.roles == {
+        **dict.fromkeys(("alpha", "beta", "gamma"), "trainer"),
+        **dict.fromkeys(("delta", "epsilon", "age_gap"), "validator"),
+    }
+    assert tuple(config.roles) == config.parties
+    pooled = from_container(container({"strategy.name": "central"}))
+    assert pooled.roles["central"] == "trainer"

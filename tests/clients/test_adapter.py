@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clients.adapter import (
+    ReplyError,
     Serialiser,
     call_evaluate,
     call_fit,
@@ -150,13 +151,25 @@ def test_a_train_message_reaches_fit_and_its_answer_comes_back_by_name():
     assert reply.metadata.dst_node_id == 1
 
 
-def test_a_client_that_returns_more_arrays_than_the_reply_has_sends_nothing():
+@pytest.mark.parametrize("count", [1, 4, 5])
+def test_a_client_that_returns_another_number_of_arrays_than_a_reply_has_sends_nothing(count):
     class Leaking(Doubling):
         def fit(self, parameters, config):
-            return [*parameters, VALUES], 12, {}
+            return [VALUES] * count, 12, {}
 
-    with pytest.raises(ValueError, match="argument 2 is longer"):
+    with pytest.raises(KeyError):
         call_fit(Leaking(), message())
+
+
+@pytest.mark.parametrize("names", [(), ("model", "counters"), ("difference", "statistics", "counters")])
+def test_the_number_of_arrays_tells_what_they_are(names):
+    class Answering(Doubling):
+        def fit(self, parameters, config):
+            return [np.full(3, number) for number in range(len(names))], 12, {}
+
+    arrays, _ = read_reply(call_fit(Answering(), message()))
+    assert tuple(arrays) == names
+    assert [int(array[0]) for array in arrays.values()] == list(range(len(names)))
 
 
 def test_an_evaluate_reply_carries_metrics_alone():
@@ -167,7 +180,9 @@ def test_an_evaluate_reply_carries_metrics_alone():
 
 def test_prepare_and_properties_come_back():
     assert read_reply(call_prepare(40, message("query"))) == ({}, {"samples": 40})
-    assert read_properties(properties_reply(message("query"), ("alpha", "delta")).content) == ["alpha", "delta"]
+    roles = {"alpha": "trainer", "delta": "validator"}
+    assert read_properties(properties_reply(message("query"), roles).content) == roles
+    assert read_properties(properties_reply(message("query"), {}).content) == {}
     assert scalars_of(message()) == {"party": "alpha", "rate": 0.5}
 
 
@@ -186,6 +201,22 @@ def test_a_reply_with_other_records_is_refused(records, complaint):
         read_reply(Message(RecordDict(records), reply_to=message()))
 
 
-def test_an_error_is_refused_with_its_reason():
-    with pytest.raises(ProtocolError, match=r"^train\.rec: record 4$"):
+@pytest.mark.parametrize(
+    "record",
+    [
+        {},
+        {"parties": ["alpha"]},
+        {"parties": ["alpha"], "roles": []},
+        {"parties": "alpha", "roles": "trainer"},
+        {"parties": ["alpha", "beta"], "roles": ["trainer"]},
+    ],
+)
+def test_properties_of_another_kind_are_refused(record):
+    for records in ({"properties": ConfigRecord(record)}, {"other": ConfigRecord({"parties": [], "roles": []})}):
+        with pytest.raises(ProtocolError, match="not parties and roles"):
+            read_properties(RecordDict(records))
+
+
+def test_an_error_is_told_apart_from_a_bad_reply_and_has_its_reason():
+    with pytest.raises(ReplyError, match=r"^train\.rec: record 4$"):
         read_reply(Message(Error(2, "train.rec: record 4"), reply_to=message()))

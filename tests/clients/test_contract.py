@@ -15,6 +15,7 @@ from clients.contract import (
     TEST_FIGURES,
     half_of,
     model_arrays,
+    needs_model,
     party_of,
     read_evaluate,
     read_figures,
@@ -23,13 +24,15 @@ from clients.contract import (
     read_train,
     read_train_reply,
     write_evaluate,
+    write_needs_model,
     write_request,
     write_train,
     write_train_reply,
 )
 from fedface_flwr.errors import ProtocolError
+from fedface_flwr.federation.difference import WIRE_TYPES, FullModel, GlobalChange, decode, encode
 from fedface_flwr.federation.layout import Entry, Kind, Layout, ModelState
-from fedface_flwr.training.tasks import BranchResult, TrainResult, TrainTask
+from fedface_flwr.training.tasks import BranchResult, TrainOrder, TrainResult
 
 LAYOUT = Layout(
     (
@@ -42,7 +45,9 @@ LAYOUT = Layout(
 OTHER = Layout(LAYOUT.entries[:1])
 MODEL = ModelState(np.arange(6, dtype=np.float32), np.array([7], dtype=np.int64))
 MOMENTUM = np.array([0.5, -1, 2, 0], dtype=np.float32)
-TASK = TrainTask(round=3, rate=0.1, model=MODEL, momentum=MOMENTUM, previous=2)
+TASK = TrainOrder(round=3, rate=0.1, previous=2, oldest=1, download=FullModel("2-ab", MODEL, MOMENTUM))
+STEP = np.array([0.5, -1, 2**-20, 0], dtype=np.float32)
+STATISTICS = np.array([0.25, 0.75], dtype=np.float32)
 RESULT = TrainResult(
     MODEL, {"alpha": BranchResult(4.5, 0.25, 5.0), "beta": BranchResult(3.5, 0.5, 4.0)}, num_images=12, seconds=1.5
 )
@@ -53,13 +58,32 @@ def sent_train(task=TASK):
     return list(arrays.values()), scalars
 
 
+def with_momentum(momentum):
+    return replace(TASK, download=FullModel("2-ab", MODEL, momentum))
+
+
+def change_of(dtype, rate=0.05):
+    return GlobalChange("2-ab", "1-cd", encode(STEP, dtype), STATISTICS, MODEL.counters, rate)
+
+
+def sent_change(dtype="float32"):
+    return sent_train(replace(TASK, download=change_of(dtype)))
+
+
 def sent_reply(result=RESULT):
-    arrays, images, metrics = write_train_reply(result)
+    arrays, images, metrics = write_train_reply(result, None)
     return dict(zip(("model", "counters"), arrays, strict=True)), {"images": images, **metrics}
 
 
+def sent_change_reply(dtype="float32"):
+    moved = ModelState(np.concatenate([MODEL.values[:4] + STEP, STATISTICS]), np.array([8], dtype=np.int64))
+    arrays, images, metrics = write_train_reply(replace(RESULT, model=moved), encode(STEP, dtype))
+    named = dict(zip(("difference", "statistics", "counters"), arrays, strict=True))
+    return named, {"images": images, **metrics}
+
+
 def sent_evaluate(purpose="test"):
-    return list(model_arrays(MODEL).values()), write_evaluate("delta", "second", LAYOUT, purpose)
+    return list(model_arrays(MODEL).values()), write_evaluate("delta", "second", LAYOUT, purpose, 4)
 
 
 def assert_same_model(read, written):
@@ -82,15 +106,131 @@ def test_samples_come_back():
 
 @pytest.mark.parametrize("momentum", [MOMENTUM, None])
 def test_train_message_comes_back(momentum):
-    arrays, scalars = sent_train(replace(TASK, momentum=momentum))
+    arrays, scalars = sent_train(with_momentum(momentum))
     assert len(arrays) == (2 if momentum is None else 3)
-    task = read_train(arrays, scalars, LAYOUT)
-    assert (task.round, task.rate) == (3, 0.1)
-    assert_same_model(task.model, MODEL)
+    order = read_train(arrays, scalars, LAYOUT, "float32")
+    assert (order.round, order.rate, order.previous, order.oldest) == (3, 0.1, 2, 1)
+    assert order.download.version == "2-ab"
+    assert_same_model(order.download.model, MODEL)
     if momentum is None:
-        assert task.momentum is None
+        assert order.download.momentum is None
     else:
-        np.testing.assert_array_equal(task.momentum, momentum)
+        np.testing.assert_array_equal(order.download.momentum, momentum)
+
+
+@pytest.mark.parametrize("dtype", WIRE_TYPES)
+@pytest.mark.parametrize("rate", [0.05, 0.0])
+def test_a_difference_comes_back_in_every_wire_type(dtype, rate):
+    arrays, scalars = sent_train(replace(TASK, download=change_of(dtype, rate)))
+    assert [array.dtype for array in arrays] == [WIRE_TYPES[dtype], np.float32, np.int64]
+    order = read_train(arrays, scalars, LAYOUT, dtype)
+    assert (order.round, order.rate, order.previous, order.oldest) == (3, 0.1, 2, 1)
+    read, written = order.download, change_of(dtype, rate)
+    assert (read.version, read.base, read.rate) == ("2-ab", "1-cd", rate)
+    assert (read.difference.dtype, read.difference.scale) == (dtype, written.difference.scale)
+    np.testing.assert_array_equal(decode(read.difference), decode(written.difference))
+    np.testing.assert_array_equal(read.statistics, STATISTICS)
+    np.testing.assert_array_equal(read.counters, MODEL.counters)
+
+
+@pytest.mark.parametrize("dtype", WIRE_TYPES)
+def test_a_reply_by_difference_is_read_from_where_the_round_started(dtype):
+    arrays, scalars = sent_change_reply(dtype)
+    start = MODEL.values.copy()
+    read = read_train_reply(arrays, scalars, ["alpha", "beta"], LAYOUT, MODEL, dtype)
+    np.testing.assert_array_equal(read.model.values[:4], start[:4] + decode(encode(STEP, dtype)))
+    np.testing.assert_array_equal(read.model.values[4:], STATISTICS)
+    assert read.model.counters.tolist() == [8]
+    assert (read.branches, read.num_images, read.seconds) == (RESULT.branches, 12, 1.5)
+    np.testing.assert_array_equal(MODEL.values, start)
+
+
+def test_a_trainer_may_ask_for_the_whole_model_and_nothing_looks_like_it():
+    arrays, images, metrics = write_needs_model()
+    scalars = {"images": images, **metrics}
+    assert needs_model(dict(arrays), scalars)
+    assert not needs_model({"model": MODEL.values}, scalars)
+    assert not needs_model({}, scalars | {"loss.alpha": 1.0})
+    assert not needs_model({}, scalars | {"needs_model": 2})
+    assert not needs_model(*sent_reply())
+    assert not needs_model(*sent_change_reply())
+
+
+def difference_faults(dtype):
+    other = "float16" if dtype == "float32" else "float32"
+    return [
+        ({"difference": encode(STEP, other).values}, f"array difference is {WIRE_TYPES[other].__name__}"),
+        ({"difference": encode(STEP[:3], dtype).values}, r"array difference is \w+\[3\], not \w+\[4\]"),
+        ({"difference": encode(STEP, dtype).values.reshape(2, 2)}, r"array difference is \w+\[2, 2\]"),
+        ({"statistics": STATISTICS[:1]}, r"array statistics is float32\[1\], not float32\[2\]"),
+        ({"statistics": STATISTICS.astype(np.float16)}, r"array statistics is float16\[2\]"),
+        ({"counters": np.array([7], dtype=np.int32)}, r"array counters is int32\[1\]"),
+        ({"scale": 0.0}, "a difference of scale 0.0"),
+        ({"scale": -1.0}, "a difference of scale -1.0"),
+        ({"scale": math.nan}, "field scale is nan"),
+        ({"scale": 1}, "field scale is 1, not a finite float"),
+        ({"extra": 1.0}, r"unknown \['extra'\]"),
+    ]
+
+
+@pytest.mark.parametrize("dtype", WIRE_TYPES)
+@pytest.mark.parametrize("case", range(len(difference_faults("float32"))))
+def test_a_difference_that_is_not_what_the_run_agreed_on_is_refused_both_ways(dtype, case):
+    change, complaint = difference_faults(dtype)[case]
+    names = ("difference", "statistics", "counters")
+    down, scalars_down = sent_change(dtype)
+    up, scalars_up = sent_change_reply(dtype)
+    new_arrays = {name: value for name, value in change.items() if name in names}
+    new_scalars = {name: value for name, value in change.items() if name not in names}
+    named = dict(zip(names, down, strict=True)) | new_arrays
+    with pytest.raises(ProtocolError, match=complaint):
+        read_train(list(named.values()), scalars_down | new_scalars, LAYOUT, dtype)
+    with pytest.raises(ProtocolError, match=complaint):
+        read_train_reply(up | new_arrays, scalars_up | new_scalars, ["alpha", "beta"], LAYOUT, MODEL, dtype)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"base": 1}, "field base is 1, not a finite str"),
+        ({"version": 2.0}, "field version is 2.0, not a finite str"),
+        ({"momentum_rate": -0.1}, "a momentum of rate -0.1"),
+        ({"momentum_rate": math.inf}, "field momentum_rate is inf"),
+    ],
+)
+def test_a_difference_names_its_two_models_and_a_rate(change, complaint):
+    arrays, scalars = sent_change()
+    with pytest.raises(ProtocolError, match=complaint):
+        read_train(arrays, scalars | change, LAYOUT, "float32")
+    for name in ("base", "scale", "momentum_rate", "version"):
+        with pytest.raises(ProtocolError, match=rf"fields missing \['{name}'\]|fields missing \[\], fields unknown"):
+            read_train(arrays, {key: value for key, value in scalars.items() if key != name}, LAYOUT, "float32")
+
+
+def test_a_difference_comes_with_statistics_and_counters():
+    arrays, scalars = sent_change()
+    for wrong in (arrays[:2], [*arrays, MOMENTUM], []):
+        with pytest.raises(ProtocolError, match=f"{len(wrong)} arrays instead of difference, statistics, counters"):
+            read_train(wrong, scalars, LAYOUT, "float32")
+
+
+def test_whole_models_and_differences_do_not_pass_for_each_other():
+    model, difference = sent_reply(), sent_change_reply()
+    with pytest.raises(ProtocolError, match=r"arrays \['model', 'counters'\] instead of difference"):
+        read_train_reply(*model, ["alpha", "beta"], LAYOUT, MODEL)
+    with pytest.raises(ProtocolError, match=r"arrays \['difference', .* instead of model, counters"):
+        read_train_reply(*difference, ["alpha", "beta"], LAYOUT)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("dtype", WIRE_TYPES)
+def test_a_difference_that_is_not_finite_is_refused(dtype, bad):
+    arrays, scalars = sent_change_reply(dtype)
+    bits = {"float32": np.float32(bad), "float16": np.float16(bad), "bfloat16": np.uint16(0x7FC0)}[dtype]
+    arrays["difference"] = arrays["difference"].copy()
+    arrays["difference"][2] = bits
+    with pytest.raises(ProtocolError, match="not finite"):
+        read_train_reply(arrays, scalars, ["alpha", "beta"], LAYOUT, MODEL, dtype)
 
 
 def test_train_reply_comes_back_and_holds_nothing_else():
@@ -105,7 +245,7 @@ def test_train_reply_comes_back_and_holds_nothing_else():
 @pytest.mark.parametrize("purpose", ["validation", "test"])
 def test_evaluate_message_comes_back(purpose):
     task = read_evaluate(*sent_evaluate(purpose), LAYOUT)
-    assert (task.purpose, task.half) == (purpose, "second")
+    assert (task.purpose, task.half, task.number) == (purpose, "second", 4)
     assert_same_model(task.model, MODEL)
 
 
@@ -118,7 +258,7 @@ def test_figures_come_back(names):
 def test_models_of_another_layout_are_refused_in_every_message():
     train, evaluate, request = sent_train(), sent_evaluate(), write_request("alpha", "first", LAYOUT)
     for read in (
-        lambda: read_train(*train, OTHER),
+        lambda: read_train(*train, OTHER, "float32"),
         lambda: read_evaluate(*evaluate, OTHER),
         lambda: read_request(request, OTHER),
     ):
@@ -150,7 +290,7 @@ def test_a_reply_with_other_arrays_is_refused(change, complaint):
 def test_a_reply_without_a_model_or_in_another_order_is_refused():
     arrays, scalars = sent_reply()
     for wrong in ({"counters": arrays["counters"]}, dict(reversed(arrays.items())), {}):
-        with pytest.raises(ProtocolError, match="instead of model and counters"):
+        with pytest.raises(ProtocolError, match="instead of model, counters"):
             read_train_reply(wrong, scalars, ["alpha", "beta"], LAYOUT)
 
 
@@ -189,7 +329,11 @@ def test_a_reply_must_cover_exactly_the_sets_that_the_party_owns():
     [
         ({"round": 0}, "round 0"),
         ({"previous": 3}, "round 3 after round 3"),
-        ({"previous": -1}, "round 3 after round -1"),
+        ({"previous": -1, "oldest": -1}, "round 3 after round -1"),
+        ({"oldest": 3}, "round 3 after round 2"),
+        ({"oldest": -1}, "round 3 after round 2"),
+        ({"oldest": 0.0}, "field oldest is 0.0, not a finite int"),
+        ({"version": 3}, "field version is 3, not a finite str"),
         ({"rate": 0.0}, "at rate 0.0"),
         ({"rate": -0.1}, "at rate -0.1"),
         ({"rate": math.nan}, "field rate is nan"),
@@ -201,20 +345,20 @@ def test_a_reply_must_cover_exactly_the_sets_that_the_party_owns():
 def test_a_train_message_with_other_scalars_is_refused(change, complaint):
     arrays, scalars = sent_train()
     with pytest.raises(ProtocolError, match=complaint):
-        read_train(arrays, scalars | change, LAYOUT)
+        read_train(arrays, scalars | change, LAYOUT, "float32")
 
 
 @pytest.mark.parametrize("count", [0, 1, 4])
 def test_a_train_message_with_another_number_of_arrays_is_refused(count):
     arrays, scalars = sent_train()
     with pytest.raises(ProtocolError, match=f"{count} arrays instead of model, counters and momentum"):
-        read_train([*arrays, MOMENTUM][:count], scalars, LAYOUT)
+        read_train([*arrays, MOMENTUM][:count], scalars, LAYOUT, "float32")
 
 
 def test_a_momentum_covers_the_parameters_alone():
-    arrays, scalars = sent_train(replace(TASK, momentum=MODEL.values))
+    arrays, scalars = sent_train(with_momentum(MODEL.values))
     with pytest.raises(ProtocolError, match=r"array momentum is float32\[6\], not float32\[4\]"):
-        read_train(arrays, scalars, LAYOUT)
+        read_train(arrays, scalars, LAYOUT, "float32")
 
 
 @pytest.mark.parametrize("name", sorted(REQUEST))
@@ -229,6 +373,9 @@ def test_an_evaluate_message_is_for_validation_or_test_of_one_model():
     arrays, scalars = sent_evaluate()
     with pytest.raises(ProtocolError, match="purpose 'train' is neither"):
         read_evaluate(arrays, scalars | {"purpose": "train"}, LAYOUT)
+    for number in (0, -1):
+        with pytest.raises(ProtocolError, match=f"number {number}; counted from 1"):
+            read_evaluate(arrays, scalars | {"number": number}, LAYOUT)
     with pytest.raises(ProtocolError, match="half 'both' is neither first nor second"):
         read_evaluate(arrays, scalars | {"half": "both"}, LAYOUT)
     with pytest.raises(ProtocolError, match="3 arrays"):
@@ -249,6 +396,9 @@ def test_a_message_says_which_party_it_is_for(scalars):
 
 
 def test_every_message_that_is_written_is_in_the_table():
-    words = set(contract.__doc__.replace(",", " ").replace(";", " ").split())
-    fields = {*sent_train()[1], *write_train("a", "first", LAYOUT, TASK)[0], *sent_evaluate()[1], *BRANCH_FIGURES}
+    words = set(contract.__doc__.replace(",", " ").replace(";", " ").replace(":", " ").split())
+    change = replace(TASK, download=change_of("bfloat16"))
+    trains = [*write_train("a", "first", LAYOUT, TASK), *write_train("a", "first", LAYOUT, change)]
+    replies = [*sent_reply()[0], *sent_change_reply()[0], *write_needs_model()[2], "images", "seconds", "scale"]
+    fields = {*(name for part in trains for name in part), *replies, *sent_evaluate()[1], *BRANCH_FIGURES}
     assert fields <= words

@@ -1,19 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from grid import tiny_config
 
 from clients.contract import read_train_reply, write_request, write_train
+from clients.node import Node
+from clients.party import answer
 from clients.trainer import TrainerClient
 from fedface_flwr.data.sources import training_sets
 from fedface_flwr.errors import ProtocolError, StateError
+from fedface_flwr.federation.difference import FullModel
 from fedface_flwr.federation.layout import Layout
 from fedface_flwr.training.backbone import build_backbone
 from fedface_flwr.training.flat import FlatModel
 from fedface_flwr.training.store import SiloStore
-from fedface_flwr.training.tasks import TrainTask
+from fedface_flwr.training.tasks import TrainOrder, TrainTask
 from fedface_flwr.training.trainer import Trainer
 
 
@@ -24,13 +29,17 @@ def config(tmp_path):
 
 @pytest.fixture
 def client(config, tmp_path):
-    return TrainerClient(config, "alpha", tmp_path / "store", tmp_path / "cache")
+    node = Node("alpha", "trainer", tmp_path / "store", cache=tmp_path / "cache")
+    return TrainerClient(config.to_json(), partial(answer, node=node))
 
 
 def sent(config, number=1, half="first", momentum=None):
     model = FlatModel(build_backbone(config.model, config.seed))
-    task = TrainTask(number, 0.1, model.state(), momentum, number - 1)
-    arrays, scalars = write_train("alpha", half, model.layout, task)
+    # PFM's first momentum is zero and does not travel.
+    applied = np.zeros(model.layout.num_parameters, np.float32) if momentum is None else momentum
+    task = TrainTask(number, 0.1, model.state(), applied, number - 1)
+    order = TrainOrder(number, 0.1, number - 1, number - 1, FullModel("", model.state(), momentum))
+    arrays, scalars = write_train("alpha", half, model.layout, order)
     return model.layout, task, list(arrays.values()), scalars
 
 
@@ -81,7 +90,7 @@ def test_halves_have_heads_of_their_own_and_a_round_needs_the_one_before(config,
         client.fit(arrays, scalars)
     assert sorted(
         p.relative_to(tmp_path / "store").as_posix() for p in (tmp_path / "store").rglob("*.safetensors")
-    ) == ["first/round-000001.safetensors"]
+    ) == ["run/first/round-000001.safetensors"]
 
 
 def test_prepare_counts_the_images_and_refuses_another_model(config, client):
@@ -102,5 +111,5 @@ def test_a_message_of_another_layout_trains_nothing(config, client, tmp_path):
 
 
 def test_a_trainer_never_evaluates(client):
-    with pytest.raises(ProtocolError, match="alpha is a trainer"):
+    with pytest.raises(ProtocolError, match="a trainer trains and never evaluates"):
         client.evaluate([], {})

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from grid import tiny_config
 
@@ -12,6 +14,8 @@ from clients.contract import (
     write_evaluate,
     write_request,
 )
+from clients.node import Node
+from clients.party import answer
 from clients.validator import ValidatorClient
 from fedface_flwr.errors import ProtocolError
 from fedface_flwr.evaluation.evaluator import Evaluator
@@ -28,7 +32,8 @@ def config(tmp_path):
 
 @pytest.fixture
 def client(config, tmp_path):
-    return ValidatorClient(config, "delta", tmp_path / "cache")
+    node = Node("delta", "validator", tmp_path / "delta", cache=tmp_path / "cache")
+    return ValidatorClient(config.to_json(), partial(answer, node=node))
 
 
 @pytest.fixture
@@ -38,14 +43,14 @@ def model(config):
 
 @pytest.mark.parametrize(("purpose", "names"), [("validation", SCORE_FIGURES), ("test", TEST_FIGURES)])
 def test_evaluate_reports_the_figures_of_its_purpose_and_no_others(config, client, model, tmp_path, purpose, names):
-    scalars = write_evaluate("delta", "first", model.layout, purpose)
+    scalars = write_evaluate("delta", "first", model.layout, purpose, 1)
     figures = read_figures(client.evaluate(list(model_arrays(model.state()).values()), scalars)[2], names)
-    expected = Evaluator(config, "delta", tmp_path).evaluate(EvaluateTask(purpose, "first", model.state()))
+    expected = Evaluator(config, "delta", tmp_path).evaluate(EvaluateTask(purpose, "first", model.state(), 1))
     assert {n: figures[n] for n in names} == {n: expected[n] for n in names}
 
 
 def test_a_validator_never_trains(client):
-    with pytest.raises(ProtocolError, match="delta is a validator; it evaluates and never trains"):
+    with pytest.raises(ProtocolError, match="a validator evaluates and never trains"):
         client.fit([], {})
 
 
@@ -56,6 +61,6 @@ def test_prepare_counts_the_pairs_and_refuses_another_model(client, model):
 
 
 def test_a_message_of_another_layout_is_refused(client, model):
-    scalars = write_evaluate("delta", "first", model.layout, "test")
+    scalars = write_evaluate("delta", "first", model.layout, "test", 1)
     with pytest.raises(ProtocolError, match="the sender's model has layout 0123"):
         client.evaluate(list(model_arrays(model.state()).values()), scalars | {"layout": "0123"})

@@ -54,7 +54,7 @@ def plain(config, model, flip):
 
 
 def evaluate(config, model, purpose, half="first"):
-    return Evaluator(config, "delta", None).evaluate(EvaluateTask(purpose, half, model.state()))
+    return Evaluator(config, "delta", None).evaluate(EvaluateTask(purpose, half, model.state(), 1))
 
 
 @pytest.mark.parametrize("half", ["first", "second"])
@@ -92,7 +92,7 @@ def test_the_model_that_is_sent_is_the_one_that_is_judged(config, model):
     other = FlatModel(build_backbone(config.model, seed=6))
     results = []
     for state in (model.state(), other.state(), model.state()):
-        figures = evaluator.evaluate(EvaluateTask("test", "first", state))
+        figures = evaluator.evaluate(EvaluateTask("test", "first", state, 1))
         del figures["seconds"]
         results.append(figures)
     assert results[0] == results[2] != results[1]
@@ -101,7 +101,7 @@ def test_the_model_that_is_sent_is_the_one_that_is_judged(config, model):
 @pytest.mark.parametrize("purpose", ["validation", "test"])
 def test_a_diverged_model_is_an_error_that_names_the_pack(config, model, purpose):
     values = np.full(model.layout.num_values, np.nan, dtype=np.float32)
-    task = EvaluateTask(purpose, "first", ModelState(values, model.state().counters))
+    task = EvaluateTask(purpose, "first", ModelState(values, model.state().counters), 1)
     with pytest.raises(DataError, match=r"verification pack delta: \d+ of \d+ embeddings are zero or not finite"):
         Evaluator(config, "delta", None).evaluate(task)
 

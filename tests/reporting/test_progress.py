@@ -18,10 +18,17 @@ SILOS = ["celeba", "fiw"]
             "fedface, seed 0: 60 rounds of 10 steps, trainers celeba fiw, validators lfw",
         ),
         (start_event(["a"], [], rounds=60), "fedface, seed 0: 60 rounds of 10 steps, trainers a"),
-        (round_event(7, SILOS, 5.0), "round  7/60  loss celeba 4.00 fiw 4.00  w 0.50/0.50  2.8 s"),
+        (
+            round_event(7, SILOS, 5.0),
+            "round  7/60  loss celeba 4.00 fiw 4.00  w 0.50/0.50  2.8 s  slowest celeba 2.0 s",
+        ),
         (
             round_event(12, ["a"], 5.0, loss=None) | {"weights": {}, "missing": ["b", "c"]},
             "round 12/60  loss a –  2.8 s  missing b c",
+        ),
+        (
+            round_event(12, ["a"], 5.0) | {"weights": {}, "missing": ["b"], "rejected": ["b"]},
+            "round 12/60  loss a 4.00  2.8 s  missing b  rejected b",
         ),
         (validation_event(7, SILOS, 2, 5.0), "validation 7  lfw 66.0%  best 2 of 3"),
         (

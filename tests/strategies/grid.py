@@ -11,6 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 from flwr.app import Context, Error, Message, RecordDict
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -58,7 +59,8 @@ class PartyGrid(Grid):
 
     ``before[party]`` is called with each message to the party before it is computed: it may wait, raise (the reply is
     then an error, as Flower makes it) or raise ``SilenceError``. ``after[party]`` is called with message and reply and
-    returns the reply to deliver. ``refused`` holds the parties to whom messages are not taken.
+    returns the reply to deliver. ``refused`` holds the parties to whom messages are not taken. ``names`` holds the
+    registered name of each node that has one. :meth:`disconnect` takes a node away, :meth:`connect` brings one.
     """
 
     def __init__(
@@ -66,15 +68,31 @@ class PartyGrid(Grid):
     ) -> None:
         count = nodes or len(config.parties)
         shares = node_configs or [{"partition-id": i, "num-partitions": count} for i in range(count)]
-        run = {"config": config.to_json(), "overrides": ""}
-        self.contexts = {1000 + i: Context(1, 1000 + i, share, RecordDict(), run) for i, share in enumerate(shares)}
+        self._run_config = {"config": config.to_json(), "overrides": ""}
+        self.contexts: dict[int, Context] = {}
+        self._next_node = 1000
+        for share in shares:
+            self.connect(share)
         self.before: dict[str, Callable[[Message], None]] = {}
         self.after: dict[str, Callable[[Message, Message], Message]] = {}
         self.refused: set[str] = set()
+        self.names: dict[int, str] = {}
         self.sent: list[Message] = []
         self._replies: dict[str, Message] = {}
         self._arrived = threading.Condition()
         self._threads: list[threading.Thread] = []
+
+    def connect(self, node_config: dict[str, Any]) -> int:
+        """Bring a node with this configuration, and return its number, which no node had before."""
+        node, self._next_node = self._next_node, self._next_node + 1
+        self.contexts = {**self.contexts, node: Context(1, node, node_config, RecordDict(), self._run_config)}
+        return node
+
+    def disconnect(self, node: int) -> dict[str, Any]:
+        """Take a node away and return its configuration."""
+        gone = self.contexts[node]
+        self.contexts = {number: context for number, context in self.contexts.items() if number != node}
+        return gone.node_config
 
     def __enter__(self) -> PartyGrid:
         return self
@@ -90,6 +108,9 @@ class PartyGrid(Grid):
 
     def get_node_ids(self) -> Iterable[int]:
         return list(self.contexts)
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        return [NodeInfo(node_id=node, name=self.names.get(node, "")) for node in self.get_node_ids()]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         ids = []
@@ -145,6 +166,15 @@ class PartyGrid(Grid):
 def party_of(message: Message) -> str:
     """Return the party that a message is for; a query for a node's parties is for none."""
     return str(message.content.config_records[CONFIG].get("party", ""))
+
+
+def deployed_node(folder: Path, party: str, role: str, **more: Any) -> dict[str, Any]:
+    """Return the configuration of a SuperNode that acts for one party, whose things lie in a folder of its own.
+
+    Keys of ``more`` are written with ``_`` for ``-``. The party computes in the process that gets the message.
+    """
+    own = {name.replace("_", "-"): value for name, value in more.items()}
+    return {"party": party, "role": role, "silo-dir": str(folder / party), "service": False, **own}
 
 
 def tiny_config(folder: Path, strategy: str, *overrides: str) -> Config:

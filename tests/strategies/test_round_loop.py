@@ -161,7 +161,7 @@ def set_value(value):
         (set_value(np.inf), "values that are not finite"),
         (lambda arrays, scalars: arrays.update(model=arrays["model"][1:]), r"array model is float32\["),
         (lambda arrays, scalars: arrays.update(head=arrays["model"]), r"arrays \['model', 'counters', 'head'\]"),
-        (lambda arrays, scalars: arrays.clear(), r"arrays \[\] instead of model and counters"),
+        (lambda arrays, scalars: arrays.clear(), r"arrays \[\] instead of model, counters"),
         (lambda arrays, scalars: scalars.update(identities=6), r"fields unknown \['identities'\]"),
         (lambda arrays, scalars: scalars.pop("loss.gamma"), r"fields missing \['loss.gamma'\]"),
         (lambda arrays, scalars: scalars.update({"loss.gamma": float("nan")}), "field loss.gamma is nan"),

@@ -93,7 +93,7 @@ def test_a_score_is_the_validator_s_figure_of_the_average_of_the_local_models(tm
             values = view(message.content.array_records["arrays"]["model"])
             np.testing.assert_allclose(values, np.asarray(weights) @ local, rtol=1e-4, atol=1e-6)
             sent = ModelState(values, answers["alpha"].counters)
-            assert evaluator.evaluate(EvaluateTask("validation", "first", sent))["score"] == score
+            assert evaluator.evaluate(EvaluateTask("validation", "first", sent, 1))["score"] == score
     assert event["bytes_down"] == 2 * 3 * (128 + values.nbytes + 128 + 8 * loop.layout.num_counters)
 
 
@@ -189,7 +189,7 @@ def test_a_validator_that_fails_is_left_out_with_a_warning(tmp_path):
         loop.start(grid)
     warnings, validations = of_kind(events, "warning"), of_kind(events, "validation")
     assert [set(event["scores"]) for event in validations] == [{"epsilon"}, {"epsilon"}]
-    assert all(event["message"].startswith("validation goes on without delta: ") for event in warnings)
+    assert all(event["message"].split(" ", 2)[2].startswith("goes on without delta: ") for event in warnings)
     assert all("power cut" in event["message"] for event in warnings)
     assert len(warnings) == 2
     # It is not asked for the candidates that would no longer count.
@@ -224,7 +224,9 @@ def leak(reply):
 
 
 def test_a_validator_has_as_many_messages_as_configured(tmp_path):
-    config = tiny_config(tmp_path, "fedface", "training.rounds=1", "fv.depth=2", "fv.candidates=5", "data.tests=[]")
+    config = tiny_config(
+        tmp_path, "fedface", "training.rounds=1", "federation.depth=2", "fv.candidates=5", "data.tests=[]"
+    )
     first_two, third = threading.Semaphore(0), threading.Event()
     waiting = []
 

@@ -37,13 +37,13 @@ def test_nothing_is_created_before_the_first_save(store: SiloStore) -> None:
     assert not store.folder.exists()
 
 
-def test_a_round_and_the_one_it_came_from_are_kept(store: SiloStore) -> None:
+def test_all_rounds_are_kept_that_the_server_may_come_back_to(store: SiloStore) -> None:
     kept = []
-    # Round 3's reply was lost, so that 4 came from 2; then the silo was away until 12.
-    for number, previous in ((1, 0), (2, 1), (3, 2), (4, 2), (5, 4), (12, 5), (1, 0)):
-        store.save(number, STATE, previous)
+    # Round 3's reply was lost, so that 4 came from 2; then the silo was away until 12; then the server began anew.
+    for number, oldest in ((1, 0), (2, 1), (3, 2), (4, 2), (5, 4), (12, 5), (13, 5), (1, 0)):
+        store.save(number, STATE, oldest)
         kept.append(store.rounds())
-    assert kept == [[1], [1, 2], [2, 3], [2, 4], [4, 5], [5, 12], [1]]
+    assert kept == [[1], [1, 2], [2, 3], [2, 3, 4], [4, 5], [5, 12], [5, 12, 13], [1, 5, 12, 13]]
 
 
 def test_a_repeated_round_replaces_itself_and_the_round_before_stays(store: SiloStore) -> None:
