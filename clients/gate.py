@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from logging import ERROR
 from pathlib import Path
@@ -46,8 +45,8 @@ _DTYPES = {
 _HEADER = 128
 """Bytes that a one-dimensional array's description takes beside its numbers."""
 
-_TRAINER = re.compile(rf"images|seconds|scale|needs_model|({'|'.join(BRANCH_FIGURES)})\.[\w.-]+")
-_VALIDATOR = re.compile("|".join(map(re.escape, ("seconds", *SCORE_FIGURES, *TEST_FIGURES))))
+_TRAINER = {"images", "seconds", "scale", "needs_model"}
+_VALIDATOR = {"seconds", *SCORE_FIGURES, *TEST_FIGURES}
 
 # What these say is about the server's own message, or the step of a round: their texts may leave the silo.
 _PUBLIC = (ProtocolError, TrainingError)
@@ -65,17 +64,20 @@ class Gate:
         ``privacy.jsonl``: one JSON object for each message out.
     private_errors : bool
         Whether the text of an error stays on the silo; false in a simulation, which has one owner.
+    sets : tuple of str
+        The training sets that the party owns, whose figures it may send.
     """
 
     role: str
     log_file: Path | None
     private_errors: bool
+    sets: tuple[str, ...] = ()
 
     def release(self, message: Message, reply: Message) -> Message:
         """Return the reply if it may go, else an error in its place; write down which."""
         if not reply.has_error():
             try:
-                check(self.role, message, reply)
+                check(self.role, self.sets, message, reply)
             except ProtocolError as error:
                 reply = error_reply(message, str(error))
         return self._written(message, reply)
@@ -128,8 +130,8 @@ def check_kind(role: str, message: Message) -> None:
         raise ProtocolError(f"a {role} does not answer {kind!r}")
 
 
-def check(role: str, message: Message, reply: Message) -> None:
-    """Find out whether a reply may leave a party of this role.
+def check(role: str, sets: Collection[str], message: Message, reply: Message) -> None:
+    """Find out whether a reply may leave a party of this role, which owns these training sets.
 
     Raises
     ------
@@ -145,9 +147,10 @@ def check(role: str, message: Message, reply: Message) -> None:
         raise ProtocolError("a message that is for no party of this silo")
     if kind == f"query.{PREPARE}":
         _only(content, {METRICS})
-        return _check_scalars(content, re.compile("samples"))
+        return _check_scalars(content, {"samples"})
     _only(content, {METRICS, ARRAYS} if role == "trainer" else {METRICS})
-    _check_scalars(content, _TRAINER if role == "trainer" else _VALIDATOR)
+    figures = {f"{figure}.{name}" for name in sets for figure in BRANCH_FIGURES}
+    _check_scalars(content, _TRAINER | figures if role == "trainer" else _VALIDATOR)
     _check_arrays(dict(content.array_records.get(ARRAYS, {})), dict(message.content.array_records.get(ARRAYS, {})))
 
 
@@ -163,9 +166,9 @@ def _check_properties(content: RecordDict) -> None:
         raise ProtocolError("a reply with properties that do not leave a silo")
 
 
-def _check_scalars(content: RecordDict, names: re.Pattern[str]) -> None:
+def _check_scalars(content: RecordDict, names: Collection[str]) -> None:
     for name, value in content.metric_records.get(METRICS, MetricRecord()).items():
-        if not names.fullmatch(name) or isinstance(value, list):
+        if name not in names or isinstance(value, list):
             raise ProtocolError("a reply with a figure that does not leave a silo")
 
 

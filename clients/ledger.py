@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from clients.policy import SiloPolicy
-from fedface_flwr.errors import ProtocolError, StateError
+from fedface_flwr.errors import DataError, ProtocolError, StateError
 from fedface_flwr.evaluation.tasks import EvaluateTask
 from fedface_flwr.federation.layout import ModelState
 from fedface_flwr.files import write_text
@@ -68,8 +68,8 @@ class Ledger:
             self._check(task, len(known), self._policy.max_candidates if validates else self._policy.max_tests)
             try:
                 known[key] = dict(compute())
-            except Exception:
-                # That it cannot be computed is an answer as well, and counts as one.
+            except DataError:
+                # That a model cannot be judged is an answer as well, and counts as one.
                 known[key] = {}
                 self._save(answers)
                 raise

@@ -73,11 +73,12 @@ def _gate(message: Message, context: Context) -> Gate:
     """Return the gate of the party that a message is for; a deployed node has but one, whatever a message says."""
     own = deployed(context.node_config)
     if own is not None:
-        return Gate(own.role, own.silo_dir / LOG, private_errors=True)
+        return Gate(own.role, own.silo_dir / LOG, private_errors=True, sets=(own.party,))
     if message.metadata.message_type == f"query.{QUERY}":
         return Gate("", None, private_errors=False)
-    node = _node(message, context, _config(context))
-    return Gate(node.role, node.silo_dir / LOG, private_errors=False)
+    config = _config(context)
+    node = _node(message, context, config)
+    return Gate(node.role, node.silo_dir / LOG, private_errors=False, sets=config.sets_of(node.party))
 
 
 def _node(message: Message, context: Context, config: Config) -> Node:

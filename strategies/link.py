@@ -19,6 +19,9 @@ from fedface_flwr.errors import ProtocolError
 ASK_AGAIN = 60.0
 """Seconds after which a node that has not said for whom it acts is asked once more."""
 
+ROUND_WAITS = 15.0
+"""Seconds that a round waits for a node that has come since the last one to say for whom it acts."""
+
 
 class Link:
     """The federation's parties by name.

@@ -37,7 +37,7 @@ from fedface_flwr.federation.layout import Layout, ModelState, Vector
 from fedface_flwr.training.schedule import StepSchedule
 from fedface_flwr.training.tasks import TrainOrder, TrainResult
 from strategies.checkpoints import Checkpoints, NoCheckpoints
-from strategies.link import ASK_AGAIN, Exchange, Link
+from strategies.link import ROUND_WAITS, Exchange, Link
 
 Emit = Callable[[dict[str, Any]], None]
 
@@ -174,7 +174,7 @@ class RoundLoop(Strategy):
         with self.beside_rounds():
             for number in range(self.round + 1, self.config.training.rounds + 1):
                 self.round = number
-                self._warn(self.link.refresh(ASK_AGAIN))
+                self._warn(self.link.refresh(ROUND_WAITS))
                 self._run_round(grid)
                 self.after_round()
                 self.checkpoints.save(self)

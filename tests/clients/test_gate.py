@@ -34,7 +34,7 @@ SECRET = "/private/celeba/Jane_Doe/0001.jpg"
 @pytest.fixture
 def gates(tmp_path):
     log = tmp_path / "silo" / "privacy.jsonl"
-    return {role: Gate(role, log, private_errors=True) for role in ("trainer", "validator")}
+    return {role: Gate(role, log, private_errors=True, sets=("alpha",)) for role in ("trainer", "validator")}
 
 
 def asked(kind="train", arrays=None, **scalars):
@@ -261,7 +261,7 @@ def test_in_a_simulation_every_reason_is_told(gates, tmp_path):
 
 def test_what_cannot_be_written_down_does_not_go_out(tmp_path):
     (tmp_path / "file").write_text("where the silo's folder should be")
-    gate, message = Gate("trainer", tmp_path / "file" / "privacy.jsonl", private_errors=True), asked()
+    gate, message = Gate("trainer", tmp_path / "file" / "privacy.jsonl", private_errors=True, sets=("alpha",)), asked()
     for out in (
         gate.release(message, answered(message, {"model": MODEL, "counters": COUNTERS})),
         gate.refuse(message, ProtocolError("something about the message")),

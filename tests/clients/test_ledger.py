@@ -10,7 +10,7 @@ import pytest
 
 from clients.ledger import Ledger
 from clients.policy import SiloPolicy
-from fedface_flwr.errors import ProtocolError, StateError
+from fedface_flwr.errors import DataError, ProtocolError, StateError
 from fedface_flwr.evaluation.tasks import EvaluateTask
 from fedface_flwr.federation.layout import ModelState
 
@@ -123,10 +123,10 @@ def test_no_number_is_above_the_rounds_agreed_to(path, purpose):
 def test_that_a_model_cannot_be_judged_is_an_answer_and_counts_as_one(path):
     def fail():
         calls.append(1)
-        raise RuntimeError("not finite")
+        raise DataError("not finite")
 
     calls, compute = [], Computing()
-    with pytest.raises(RuntimeError, match="not finite"):
+    with pytest.raises(DataError, match="not finite"):
         Ledger(path, POLICY).answer(task(9), fail)
     for _ in range(2):
         with pytest.raises(ProtocolError, match=r"^validation 1: this model could not be judged"):

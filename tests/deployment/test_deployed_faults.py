@@ -28,7 +28,7 @@ from submitted import (
 
 from clients.service.folder import ServiceFolder, holder
 
-LONG = ("training.steps_per_round=120",)
+LONG = ("training.steps_per_round=60",)
 """Rounds in which a fault can fall."""
 
 
