@@ -54,6 +54,7 @@ def main(grid: Grid, context: Context) -> None:
     try:
         with locked(folder.lock):
             _main(grid, config, folder, config.run.launched or began)
+            folder.lock.unlink(missing_ok=True)
     except BlockingIOError as error:
         raise StateError(f"{folder.path}: its run goes on in another process; end that first") from error
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from fedface_flwr.files import replacing, write_text
+from fedface_flwr.files import locked, replacing, write_text
 
 
 def test_a_file_appears_when_the_block_ends_and_not_before(tmp_path: Path) -> None:
@@ -88,3 +90,25 @@ def test_text_that_cannot_be_written_leaves_the_old(tmp_path: Path) -> None:
         write_text(tmp_path / "a.txt", "new \ud800")
     assert (tmp_path / "a.txt").read_text() == "old"
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_lock_is_held_by_one_process_and_ends_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "run.lock"
+    lines = (
+        "import time",
+        "from pathlib import Path",
+        "from fedface_flwr.files import locked",
+        f"with locked(Path({str(path)!r})):",
+        "    print('held', flush=True)",
+        "    time.sleep(60)",
+    )
+    code = "\n".join(lines)
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        with pytest.raises(BlockingIOError), locked(path):
+            pass
+        other.kill()
+        other.wait()
+        with locked(path):
+            pass

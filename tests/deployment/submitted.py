@@ -175,6 +175,26 @@ def server_app(folder: Path, federation: Deployment) -> int:
     raise AssertionError(f"no process holds {folder / 'run.lock'}")
 
 
+def client_app(federation: Deployment, party: str) -> int:
+    """Return the id of the ClientApp's process that a party's SuperNode has running."""
+    ancestor = federation.process(party)
+    for process in federation.processes():
+        try:
+            title = Path(f"/proc/{process}/cmdline").read_bytes()
+            if b"flwr-clientapp" in title and ancestor in _ancestors(process):
+                return process
+        except OSError:
+            # It ended while we looked.
+            continue
+    raise AssertionError(f"no ClientApp runs for {party}")
+
+
+def _ancestors(process: int) -> Iterator[int]:
+    while process > 1:
+        process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+        yield process
+
+
 def missing_rounds(run: Submitted) -> dict[str, Sequence[int]]:
     """Return the rounds that each party missed."""
     found: dict[str, list[int]] = {}

@@ -19,6 +19,7 @@ from federation import Deployment
 from submitted import (
     Submitted,
     assert_same_bits,
+    client_app,
     members_of,
     missing_rounds,
     server_app,
@@ -65,23 +66,30 @@ def test_a_run_is_that_of_one_process_and_sends_differences(
     assert all("model" not in event["bytes"]["up"] for event in run.events("round"))
 
 
-def test_a_supernode_killed_in_mid_round_is_missed_and_comes_back(
-    federation: Deployment, data: dict[str, Path], tmp_path: Path
+@pytest.mark.parametrize("victim", ["SuperNode", "ClientApp"])
+def test_a_silo_whose_process_is_killed_in_mid_round_is_missed_and_comes_back(
+    federation: Deployment, data: dict[str, Path], tmp_path: Path, victim: str
 ) -> None:
-    rounds = "training.rounds=8"
-    with Submitted(federation, tmp_path / "run", *LONG, "federation.min_trainers=2", rounds) as run:
+    rounds = 8 if victim == "SuperNode" else 4
+    with Submitted(
+        federation, tmp_path / "run", *LONG, "federation.min_trainers=2", f"training.rounds={rounds}"
+    ) as run:
         times = federation.connections("gamma")
         run.wait_busy("gamma", after=1)
-        federation.kill("gamma")
+        if victim == "SuperNode":
+            federation.kill("gamma")
+        else:
+            os.kill(client_app(federation, "gamma"), signal.SIGKILL)
         run.wait_round(2)
-        federation.wait_connected("gamma", times + 1)
+        if victim == "SuperNode":
+            federation.wait_connected("gamma", times + 1)
         run.finish()
     missed = missing_rounds(run)
     assert set(missed) == {"gamma"}
     assert 2 in missed["gamma"]
-    assert missed["gamma"][-1] < 8, "gamma did not come back"
-    first = next(event for event in run.events("round") if event["round"] == 2)
-    assert sum(first["weights"].values()) == pytest.approx(1)
+    assert missed["gamma"][-1] < rounds, "gamma did not come back"
+    second = next(event for event in run.events("round") if event["round"] == 2)
+    assert sum(second["weights"].values()) == pytest.approx(1)
     assert_same_bits(run.model(), undisturbed(tmp_path / "again", run, data))
 
 

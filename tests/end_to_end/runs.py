@@ -29,7 +29,12 @@ TINY = (
 def start(folder: Path, *overrides: str) -> subprocess.Popen[str]:
     """Start ``fedface`` on a tiny synthetic federation, in a working folder of its own."""
     folder.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "fedface_flwr.launch", *TINY, f"run.dir={folder / 'run'}", *overrides]
+    return launch(folder, *TINY, f"run.dir={folder / 'run'}", *overrides)
+
+
+def launch(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """Start ``fedface`` with these arguments alone."""
+    command = [sys.executable, "-m", "fedface_flwr.launch", *arguments]
     return subprocess.Popen(
         command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedface_flwr.errors import DataError
-from fedface_flwr.reporting.metrics import MetricsLog, read_metrics
+from fedface_flwr.reporting.metrics import MetricsLog, last_validation, read_metrics, take_back
 
 LINE = b'{"event": "warning", "message": "m", "time": 5.0}\n'
 
@@ -114,3 +114,19 @@ def test_an_event_that_json_cannot_hold_leaves_no_trace(tmp_path):
             log.write({"event": "warning", "message": object()})
         log.write({"event": "end", "seconds": 1.0})
     assert [json.loads(line)["event"] for line in path.read_text().splitlines()] == ["end"]
+
+
+def test_a_log_is_taken_back_to_its_size_and_nothing_is_lost(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    with MetricsLog(path) as log:
+        kept = log.write({"event": "validation", "validation": 1})
+        size = path.stat().st_size
+        lost = [log.write({"event": "validation", "validation": 2}), log.write({"event": "warning", "message": "m"})]
+    with path.open("ab") as file:
+        file.write(b'{"event": "torn')
+    assert take_back(path, size) == lost
+    assert read_metrics(path) == [kept]
+    assert read_metrics(tmp_path / "metrics.lost.jsonl") == lost
+    assert last_validation(path) == 2
+    assert take_back(path, size) == []
+    assert take_back(tmp_path / "nowhere.jsonl", 0) == []

@@ -33,3 +33,19 @@ def test_each_event_comes_once_in_order_however_its_bytes_arrive(cuts, messages,
         seen += tail.new_events()
         assert seen == events[: content[:place].count(b"\n")]
     assert seen == events
+
+
+def test_of_a_resumed_run_only_what_follows_its_own_resume_is_told(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    tail = MetricsTail(path, since=7.5)
+    with MetricsLog(path) as log:
+        log.write({"event": "error", "message": "of the time before"})
+        log.write({"event": "resume", "round": 1, "launched": 3.0})
+        assert tail.new_events() == []
+    # The server cuts the log before it goes on.
+    path.write_bytes(path.read_bytes().splitlines(keepends=True)[0])
+    assert tail.new_events() == []
+    with MetricsLog(path) as log:
+        own = [log.write({"event": "resume", "round": 2, "launched": 7.5}), log.write({"event": "end", "seconds": 1.0})]
+        assert tail.new_events() == own
+        assert tail.new_events() == []

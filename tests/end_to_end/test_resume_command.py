@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``fedface resume=``: a simulated run that was interrupted goes on, to the same bits."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from grid import run_loop
+from omegaconf import OmegaConf
+from runs import events_of, finish, launch, living_processes, start
+from safetensors.numpy import load_file
+
+from fedface_flwr.config import from_container
+
+
+def wait_for_round(folder: Path, number: int) -> None:
+    deadline = time.monotonic() + 240
+    while not (folder / "run" / "state.safetensors").exists() or not any(
+        event["round"] >= number for event in events_of(folder, "round")
+    ):
+        assert time.monotonic() < deadline, "the run does not come to its rounds"
+        time.sleep(0.05)
+
+
+@pytest.mark.timeout(900)
+def test_an_interrupted_run_goes_on_to_the_bits_of_one_that_was_not(tmp_path: Path) -> None:
+    options = ("fv.mode=sync", "training.rounds=40", "training.steps_per_round=4", "wire=differences")
+    process = start(tmp_path, *options)
+    wait_for_round(tmp_path, 3)
+    process.terminate()
+    code, out, err = finish(process)
+    assert code != 0, out + err
+    assert living_processes(tmp_path) == []
+    done = len(events_of(tmp_path, "round"))
+    assert 3 <= done < 40
+
+    code, out, err = finish(launch(tmp_path, f"resume={tmp_path / 'run'}"))
+    assert code == 0, out + err
+    assert "resumed after round" in out
+    assert [event["round"] for event in events_of(tmp_path, "round")] == list(range(1, 41))
+    assert [event["validation"] for event in events_of(tmp_path, "validation")] == list(range(1, 41))
+
+    saved = OmegaConf.to_container(OmegaConf.load(tmp_path / "run" / "config.yaml"))
+    assert isinstance(saved, dict)
+    config = from_container(saved)
+    loop, _ = run_loop(replace(config, run=replace(config.run, dir=str(tmp_path / "again"))))
+    for name, tensor in loop.models["global"].tensors(loop.layout).items():
+        np.testing.assert_array_equal(tensor, load_file(tmp_path / "run" / "checkpoint.safetensors")[name])
+
+
+@pytest.mark.parametrize(
+    ("prepare", "more", "complaint"),
+    [
+        ({}, (), "holds no config.yaml; is it a run's folder?"),
+        ({"config.yaml": "a: 1", "summary.json": "{}"}, (), "that run is finished"),
+        ({"config.yaml": "a: 1"}, ("seed=4",), "a run keeps its configuration; leave out seed=4"),
+        ({"config.yaml": "a: 1"}, (), "a: no such key"),
+    ],
+)
+def test_what_cannot_be_resumed_says_why(
+    tmp_path: Path, prepare: dict[str, str], more: tuple[str, ...], complaint: str
+) -> None:
+    folder = tmp_path / "earlier"
+    folder.mkdir()
+    for name, text in prepare.items():
+        (folder / name).write_text(text)
+    code, _, err = finish(launch(tmp_path, f"resume={folder}", *more))
+    assert code == 1
+    assert complaint in err.splitlines()[-1]
+    assert sorted(path.name for path in folder.iterdir()) == sorted(prepare)
+    assert not list(tmp_path.glob("runs/*"))
