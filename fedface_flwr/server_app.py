@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -70,7 +71,11 @@ def _main(grid: Grid, config: Config, folder: RunFolder, launched: float) -> Non
             summary = (_run_both if len(parts) > 1 else _run)(grid, config, folder, recorder.emit, launched)
         except BaseException as error:
             known = isinstance(error, FedFaceError)
-            recorder.emit({"event": "error", "message": str(error) if known else f"{type(error).__name__}: {error}"})
+            # Where the log itself is what cannot be written, Flower's own log has the reason.
+            with suppress(StateError):
+                recorder.emit(
+                    {"event": "error", "message": str(error) if known else f"{type(error).__name__}: {error}"}
+                )
             raise
         recorder.emit({"event": "end", "seconds": summary["seconds"]})
 

@@ -45,7 +45,7 @@ from typing import Any
 
 import numpy as np
 
-from fedface_flwr.errors import DataError
+from fedface_flwr.errors import DataError, StateError
 from fedface_flwr.files import replacing
 
 Event = dict[str, Any]
@@ -73,11 +73,22 @@ class MetricsLog:
         self._file = path.open("a", encoding="ascii")
 
     def write(self, event: Mapping[str, Any]) -> Event:
-        """Append `event` with its time, flushed, and return what a reader of the file will get."""
+        """Append `event` with its time, flushed, and return what a reader of the file will get.
+
+        Raises
+        ------
+        StateError
+            If the disk does not take it.
+        """
         with self._lock:
             record = _plain({**event, "time": round(time.monotonic() - self._began, 3)})
-            self._file.write(json.dumps(record, allow_nan=False) + "\n")
-            self._file.flush()
+            try:
+                self._file.write(json.dumps(record, allow_nan=False) + "\n")
+                self._file.flush()
+            except OSError as error:
+                raise StateError(
+                    f"{self._file.name}: cannot be written ({error}); free some space and resume the run"
+                ) from error
         return dict(record)
 
     def close(self) -> None:

@@ -77,6 +77,10 @@ class Submitted:
         assert self._process.returncode == expected, f"{printed}\n{self.federation.logs()}"
         return printed
 
+    def wait_ended(self) -> str:
+        """Wait until the command ends, however it does, and return what it printed."""
+        return self._process.communicate(timeout=2 * PATIENCE + 120)[0]
+
     def events(self, kind: str) -> list[Event]:
         """Return the run's events of one kind until now."""
         path = self.folder / "metrics.jsonl"

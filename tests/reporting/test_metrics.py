@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import math
+import resource
 import threading
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedface_flwr.errors import DataError
+from fedface_flwr.errors import DataError, StateError
 from fedface_flwr.reporting.metrics import MetricsLog, last_validation, read_metrics, take_back
 
 LINE = b'{"event": "warning", "message": "m", "time": 5.0}\n'
@@ -130,3 +131,17 @@ def test_a_log_is_taken_back_to_its_size_and_nothing_is_lost(tmp_path):
     assert last_validation(path) == 2
     assert take_back(path, size) == []
     assert take_back(tmp_path / "nowhere.jsonl", 0) == []
+
+
+def test_a_full_disk_is_a_clear_error_and_spoils_no_earlier_line(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    with MetricsLog(path) as log:
+        kept = log.write({"event": "warning", "message": "m"})
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, hard))
+        try:
+            with pytest.raises(StateError, match=r"metrics\.jsonl: cannot be written .*free some space"):
+                log.write({"event": "warning", "message": "much longer than what is left"})
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert read_metrics(path)[0] == kept

@@ -20,7 +20,8 @@ WIRES = {
     "weights": (),
     "differences": ("wire.differences=true", "wire.dtype=bfloat16"),
 }
-TWO_ARE_ENOUGH = ("federation.min_trainers=2", "training.rounds=4", "data.tests=[]")
+LIMIT = "federation.max_update_ratio=10"
+TWO_ARE_ENOUGH = ("federation.min_trainers=2", "training.rounds=4", "data.tests=[]", LIMIT)
 
 
 @pytest.fixture(autouse=True)
@@ -186,7 +187,7 @@ def test_a_trainer_that_goes_and_comes_back_on_another_node_catches_up(tmp_path,
 
 def test_two_updates_cannot_be_told_apart_and_no_limit_is_no_limit(tmp_path):
     for folder, overrides in (
-        ("two", ("data.silos=[alpha,beta]",)),
+        ("two", ("data.silos=[alpha,beta]", LIMIT)),
         ("free", ("federation.max_update_ratio=0", "training.rounds=1")),
     ):
         config = tiny_config(tmp_path / folder, "fedavg", "data.tests=[]", *overrides)
