@@ -22,8 +22,11 @@ PATIENCE = 60.0
 def quiet_environment() -> dict[str, str]:
     """Return this process's environment, changed so that Flower's programs are found and keep off the network."""
     binaries = str(Path(sys.executable).parent)
+    home = os.environ.get("FLWR_HOME")
     return {
         **os.environ,
+        # Flower's programs run in the run's folder, from where a relative path would lead elsewhere.
+        **({"FLWR_HOME": os.path.abspath(home)} if home else {}),
         "PATH": os.pathsep.join([binaries, os.environ.get("PATH", "")]),
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "FLWR_TELEMETRY_ENABLED": "0",
