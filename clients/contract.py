@@ -36,7 +36,7 @@ import numpy.typing as npt
 from fedface_flwr.errors import ProtocolError
 from fedface_flwr.evaluation.tasks import EvaluateTask
 from fedface_flwr.federation.aggregation import norm
-from fedface_flwr.federation.difference import WIRE_TYPES, Difference, FullModel, GlobalChange, MovedVector
+from fedface_flwr.federation.difference import SCALES, WIRE_TYPES, Difference, FullModel, GlobalChange, MovedVector
 from fedface_flwr.federation.layout import Counters, Layout, ModelState, Vector
 from fedface_flwr.training.tasks import BranchResult, TrainOrder, TrainResult
 
@@ -269,7 +269,7 @@ def _read_difference(
 ) -> tuple[Difference, Vector, Counters]:
     if len(arrays) != 3:
         raise ProtocolError(f"message: {len(arrays)} arrays instead of {', '.join(ARRAYS_OF_DIFFERENCE)}")
-    if not 0 < scalars["scale"] < math.inf:
+    if not SCALES[0] <= scalars["scale"] <= SCALES[1]:
         raise ProtocolError(f"message: a difference of scale {scalars['scale']}")
     values = _array("difference", arrays[0], WIRE_TYPES[dtype], layout.num_parameters)
     statistics = _array("statistics", arrays[1], np.float32, layout.num_values - layout.num_parameters)

@@ -195,11 +195,12 @@ def _sizes(arrays: Mapping[str, Array]) -> tuple[int, int]:
 def _record(message: Message, reply: Message) -> dict[str, Any]:
     """Return the line of the privacy log: what went out, and what asked for it."""
     config = message.content.config_records.get(CONFIG, ConfigRecord()) if message.has_content() else ConfigRecord()
+    number = config.get("round", config.get("number", 0))
     record: dict[str, Any] = {
         "time": round(time.time(), 3),
         "run": message.metadata.run_id,
-        "kind": message.metadata.message_type,
-        "round": config.get("round", config.get("number", 0)),
+        "kind": message.metadata.message_type[:64],
+        "round": number if type(number) is int else 0,
     }
     if reply.has_error():
         return {**record, "error": reply.error.reason}

@@ -66,6 +66,8 @@ class Ledger:
         key = model if validates else f"{task.half} {model}"
         if key not in known:
             self._check(task, len(known), self._policy.max_candidates if validates else self._policy.max_tests)
+            if sum(map(len, answers.values())) >= self._policy.max_answers:
+                raise ProtocolError(f"{self._policy.max_answers} models of this run have been judged, as agreed")
             try:
                 known[key] = dict(compute())
             except DataError:

@@ -77,6 +77,8 @@ def deployed(node: Mapping[str, Any]) -> Node | None:
     if not Path(folder).is_absolute():
         raise ConfigError(f"node configuration: silo-dir={folder!r}: must be an absolute path")
     policy_file = Path(str(node.get("policy", Path(folder, POLICY))))
+    if ("policy" in node or policy_file.is_symlink()) and not policy_file.exists():
+        raise ConfigError(f"{policy_file}: no such file; a party's policy must not be lost, put it back")
     return Node(
         party=party,
         role=role,
@@ -123,7 +125,12 @@ def check_agreed(node: Node, config: Config) -> None:
     bounds: list[tuple[str, float, float]] = [("training.rounds", config.training.rounds, policy.max_rounds)]
     if node.role == "trainer":
         bounds.append(("optimizer.rate", config.optimizer.rate, policy.max_rate))
-    elif config.strategy.federated_validation:
+        images = config.training.batch_size * config.training.steps_per_round
+        if images < policy.min_images:
+            raise ProtocolError(
+                f"a round over {images} images: {node.party} gives no figures over fewer than {policy.min_images}"
+            )
+    else:
         bounds.append(("fv.candidates", config.fv.candidates, policy.max_candidates))
         if 0 < config.fv.pairs < policy.min_pairs:
             raise ProtocolError(

@@ -92,6 +92,9 @@ class TrainingParty:
             raise ProtocolError("a trainer trains and never evaluates")
         layout, dtype = self._trainer.layout, self._config.wire.dtype
         order = read_train(request.arrays, request.scalars, layout, dtype)
+        # No schedule goes above its first rate; the factor is for the last bit.
+        if order.rate > self._config.optimizer.rate * (1 + 1e-9):
+            raise ProtocolError(f"a rate of {order.rate}, above the run's {self._config.optimizer.rate}")
         if order.round > self._config.training.rounds:
             raise ProtocolError(f"round {order.round} of a run of {self._config.training.rounds}")
         arrays, images, metrics = self._train(order) if self._config.sends_differences else self._train_weights(order)

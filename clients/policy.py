@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -28,6 +27,10 @@ class SiloPolicy:
         Percent points to which a validator rounds every score that it sends.
     min_pairs : int
         Fewest pairs that a score may rest on: one over few pairs would tell about single images.
+    min_images : int
+        Fewest images, batch by steps, that a trainer's figures and update may rest on.
+    max_answers : int
+        Different models that a validator judges in one run, all in all.
     max_rounds : int
         Highest training round that a silo takes part in.
     max_rate : float
@@ -38,6 +41,8 @@ class SiloPolicy:
     max_tests: int = 32
     score_resolution: float = 0.01
     min_pairs: int = 100
+    min_images: int = 16
+    max_answers: int = 20_000
     max_rounds: int = 1_000_000
     max_rate: float = 10.0
 
@@ -80,7 +85,7 @@ class SiloPolicy:
 
 def _bound(value: Any, kind: type, where: str) -> Any:
     numeric = not isinstance(value, bool) and (isinstance(value, kind) or (kind is float and isinstance(value, int)))
-    if not numeric or not (0 < value < math.inf):
+    if not numeric or not (0 < value < 1e18):
         wanted = "a whole number of at least 1" if kind is int else "a number above 0"
         raise ConfigError(f"{where}={value!r}: must be {wanted}")
     return float(value) if kind is float else int(value)

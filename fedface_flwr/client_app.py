@@ -66,6 +66,9 @@ def evaluate(message: Message, context: Context) -> Message:
 
 def _config(context: Context) -> Config:
     run = context.run_config
+    if "party" in context.node_config and not run["config"]:
+        # Composing would resolve what the server wrote with this machine's files and environment.
+        raise ProtocolError("a deployed silo takes part in runs that fedface submits, with their whole configuration")
     return config_of_run(str(run["config"]), str(run["overrides"]), context.run_id)
 
 

@@ -120,7 +120,7 @@ class FlowerRun:
         try:
             answer = json.loads(done.stdout)
             if answer.get("success") is False:
-                raise ValueError(answer)
+                raise FedFaceError(f"flwr {arguments[0]}: {' '.join(str(answer.get('error-message')).split())}")
             return answer
         except ValueError as error:
             raise FedFaceError(f"flwr {arguments[0]}: {' '.join((done.stdout + done.stderr).split())}") from error

@@ -8,7 +8,8 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -20,18 +21,20 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
+from yaml import YAMLError  # type: ignore[import-untyped]
 
 from fedface_flwr.compose import CONF, LAUNCH_KEYS, validate
 from fedface_flwr.config import Config, from_container
 from fedface_flwr.deployment import Deployment
 from fedface_flwr.errors import ConfigError, FedFaceError
+from fedface_flwr.files import locked
 from fedface_flwr.reporting.progress import describe
 from fedface_flwr.reporting.run_folder import RunFolder
 from fedface_flwr.reporting.tail import MetricsTail
 from fedface_flwr.simulation import Simulation
 
 # How long nothing may be heard of a run before Flower itself is asked; its command line costs a second of a core.
-QUIET = 60.0
+QUIET = 20.0
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
@@ -96,14 +99,38 @@ def run(config: Config, console: Console) -> None:
             f"run.dir={config.run.dir}: already holds a run; choose another folder or remove it, "
             f"or go on with it by resume={config.run.dir}"
         )
+    if config.run.resume:
+        _check_over(folder)
     flower = Deployment(config) if config.federation.kind == "deploy" else Simulation(config)
-    with flower:
+    with _alone(folder), flower:
         try:
             follow(flower, config, console)
         except KeyboardInterrupt as interrupt:
             raise KeyboardInterrupt(flower.left_behind) from interrupt
         flower.wait()
     console.print(f"report: {folder.report}", markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def _alone(folder: RunFolder) -> Iterator[None]:
+    """Be the one launcher of a run's folder for the block: what a second one would clean up is the first one's."""
+    try:
+        with locked(folder.launch_lock):
+            try:
+                yield
+            finally:
+                folder.launch_lock.unlink(missing_ok=True)
+    except BlockingIOError as error:
+        raise ConfigError(f"{folder.path}: its run goes on, under another command; end that first") from error
+
+
+def _check_over(folder: RunFolder) -> None:
+    """Find out whether an interrupted run's server has really ended."""
+    try:
+        with locked(folder.lock):
+            return
+    except BlockingIOError as error:
+        raise ConfigError(f"{folder.path}: its run goes on in another process; end that first") from error
 
 
 def resumed(folder: Path, given: Sequence[str]) -> Config:
@@ -122,7 +149,11 @@ def resumed(folder: Path, given: Sequence[str]) -> Config:
         raise ConfigError(f"resume={folder}: that run is finished")
     if not paths.config.exists():
         raise ConfigError(f"resume={folder}: holds no {paths.config.name}; is it a run's folder?")
-    config = from_container(cast("dict[str, Any]", OmegaConf.to_container(OmegaConf.load(paths.config))))
+    try:
+        saved = OmegaConf.to_container(OmegaConf.load(paths.config))
+    except (YAMLError, ValueError, OmegaConfBaseException) as error:
+        raise ConfigError(f"{paths.config}: cannot be read ({error}); restore it, or start the run anew") from error
+    config = from_container(cast("dict[str, Any]", saved))
     return replace(config, run=replace(config.run, dir=str(folder), launched=time.time(), resume=True))
 
 

@@ -54,6 +54,8 @@ def main(grid: Grid, context: Context) -> None:
         raise StateError(f"{folder.path}: already holds a run; choose another run.dir or remove it")
     try:
         with locked(folder.lock):
+            if folder.summary.exists():
+                raise StateError(f"{folder.path}: its run is finished")
             _main(grid, config, folder, config.run.launched or began)
             folder.lock.unlink(missing_ok=True)
     except BlockingIOError as error:
@@ -62,12 +64,19 @@ def main(grid: Grid, context: Context) -> None:
 
 def _main(grid: Grid, config: Config, folder: RunFolder, launched: float) -> None:
     parts = [RunFolder(folder.path / half) for half in HALVES] if config.data.fold_half == "both" else [folder]
-    saved = [_take_back(folder, part) if config.run.resume else {} for part in parts]
+    damaged: StateError | None = None
+    done = 0
+    try:
+        if config.run.resume:
+            done = max(_take_back(folder, part).get("round", 0) for part in parts)
+    except StateError as error:
+        damaged = error
     with Recorder(folder) as recorder:
         if config.run.resume:
-            done = max((values.get("round", 0) for values in saved), default=0)
             recorder.emit({"event": "resume", "round": done, "launched": config.run.launched})
         try:
+            if damaged is not None:
+                raise damaged
             summary = (_run_both if len(parts) > 1 else _run)(grid, config, folder, recorder.emit, launched)
         except BaseException as error:
             known = isinstance(error, FedFaceError)
@@ -134,7 +143,10 @@ def _run(
     loop.on_trained = partial(_save, folder)
     if config.run.resume and folder.state.exists():
         arrays, values = load_state(folder.state)
-        loop.restore(arrays, {**values, "validations_seen": last_validation(folder.metrics)})
+        try:
+            loop.restore(arrays, {**values, "validations_seen": last_validation(folder.metrics)})
+        except (KeyError, TypeError, ValueError) as error:
+            raise StateError(f"{folder.state}: is not of this run ({error!r}); start the run anew") from error
         # As if it had been launched so much earlier: the account is of both parts.
         launched -= values["elapsed"]
     began = launched

@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from flwr.app import Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from grid import deployed_node, tiny_config
 
 from clients.adapter import Serialiser, read_properties, read_reply, to_records
@@ -180,3 +180,22 @@ def test_a_bare_run_composes_conf_with_its_overrides():
 def test_a_configuration_that_cannot_work_is_refused(config, overrides, complaint):
     with pytest.raises(ConfigError, match=complaint):
         config_of_run(config, overrides, 5)
+
+
+def test_a_deployed_silo_does_not_compose_what_a_server_wrote(config, model, tmp_path, monkeypatch):
+    monkeypatch.setenv("SILO_SECRET", "hunter2")
+    node = deployed_node(tmp_path, "alpha", "trainer")
+    run = {"config": "", "overrides": "'data.silos=[${oc.env:SILO_SECRET}]'"}
+    content = to_records({}, write_request("alpha", "first", model.layout))
+    reply = app(Message(content, 7, f"query.{PREPARE}"), Context(1, 7, node, RecordDict(), run))
+    assert "hunter2" not in reply.error.reason
+    assert "runs that fedface submits" in reply.error.reason
+
+
+@pytest.mark.parametrize("number", [b"x", float("nan"), "x" * 1000])
+def test_whatever_a_server_writes_into_a_field_every_reply_is_written_down(config, tmp_path, number):
+    node = deployed_node(tmp_path, "alpha", "trainer")
+    message = Message(RecordDict({"config": ConfigRecord({"round": number})}), 7, "train")
+    assert app(message, context(config, node)).has_error()
+    (line,) = (tmp_path / "alpha" / "privacy.jsonl").read_text().splitlines()
+    assert json.loads(line)["round"] == 0

@@ -147,7 +147,7 @@ def aggregate_difference(
         largest.append(float(np.abs(due).max(initial=0.0)))
 
     _each_mean(rows, weights, want)
-    scale = half_scale(max(largest)) if dtype == "float16" else 1.0
+    scale = half_scale(max(largest, default=0.0)) if dtype == "float16" else 1.0
     difference = Difference(dtype, np.empty(parameters, WIRE_TYPES[dtype]), scale)
 
     def adopt(block: slice) -> None:

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
@@ -39,7 +41,8 @@ def save_state(path: Path, arrays: Mapping[str, npt.NDArray[Any]], values: Mappi
     """
     try:
         with replacing(path) as temporary:
-            save_file(dict(arrays), temporary, {"format": FORMAT, "values": json.dumps(values)})
+            about = {"format": FORMAT, "values": json.dumps(values), "digest": digest_of(arrays)}
+            save_file(dict(arrays), temporary, about)
     except (SafetensorError, OSError) as error:
         raise StateError(f"{path}: cannot be written ({error}); free some space and resume the run") from error
 
@@ -61,4 +64,16 @@ def load_state(path: Path) -> tuple[Arrays, dict[str, Any]]:
         raise StateError(f"{path}: not a readable state of a run ({error}); start the run anew") from error
     if metadata.get("format") != FORMAT:
         raise StateError(f"{path}: its format is {metadata.get('format')!r}, not {FORMAT!r}")
+    if metadata.get("digest") != digest_of(arrays):
+        raise StateError(f"{path}: is damaged, its content has another digest than was written; start the run anew")
     return arrays, values
+
+
+def digest_of(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
+    """Return a digest of named arrays, types and shapes among it."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(f"{name} {array.dtype} {array.shape}\n".encode())
+        digest.update(array.data)
+    return digest.hexdigest()

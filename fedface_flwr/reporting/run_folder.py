@@ -54,6 +54,11 @@ class RunFolder:
         return self.path / "run.lock"
 
     @property
+    def launch_lock(self) -> Path:
+        """Held by the one command that launched this folder's run, while it shows it."""
+        return self.path / "launch.lock"
+
+    @property
     def tensorboard(self) -> Path:
         """The folder of TensorBoard's event files."""
         return self.path / "tensorboard"

@@ -11,6 +11,7 @@ from fedface_flwr.config import Config
 from fedface_flwr.data.images import normalise, random_flip
 from fedface_flwr.data.sampler import EpochSampler
 from fedface_flwr.data.sets import ImageSet
+from fedface_flwr.errors import StateError
 from fedface_flwr.models.heads import margin_head
 from fedface_flwr.seeding import derive_seed
 from fedface_flwr.training.optimizers import sgd
@@ -64,7 +65,18 @@ class Branch:
         self._set(self._first_weight, torch.zeros_like(self._momentum), 0.0, 0)
 
     def load(self, state: Arrays) -> None:
-        """Take the state that :meth:`state` returned."""
+        """Take the state that :meth:`state` returned.
+
+        Raises
+        ------
+        StateError
+            If it is not of this set: a tensor is missing or of another shape.
+        """
+        shape = tuple(self._first_weight.shape)
+        wanted = {"head": shape, "momentum": shape, "smoothed_loss": (1,), "steps": (1,)}
+        kept = {name: state[f"{self.name}.{name}"].shape for name in wanted if f"{self.name}.{name}" in state}
+        if kept != wanted:
+            raise StateError(f"the stored head of {self.name} is not one of {shape[0]} identities; start a new run")
         self._set(
             torch.from_numpy(state[f"{self.name}.head"]),
             torch.from_numpy(state[f"{self.name}.momentum"]),

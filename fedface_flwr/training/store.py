@@ -19,6 +19,7 @@ from safetensors.numpy import load_file, save_file
 
 from fedface_flwr.errors import StateError
 from fedface_flwr.federation.layout import ModelState
+from fedface_flwr.federation.run_state import digest_of
 from fedface_flwr.files import replacing
 
 Arrays = dict[str, npt.NDArray[np.generic]]
@@ -81,7 +82,8 @@ class SiloStore:
         """Write the global model that the silo holds, in the place of the one before; errors as :meth:`save`."""
         try:
             with replacing(self._global) as temporary:
-                save_file({"values": model.values, "counters": model.counters}, temporary, {"version": version})
+                arrays: Arrays = {"values": model.values, "counters": model.counters}
+                save_file(arrays, temporary, {"version": version, "digest": digest_of(arrays)})
         except (SafetensorError, OSError) as error:
             raise StateError(f"{self._global}: cannot be written ({error}); free some space") from error
 
@@ -89,9 +91,13 @@ class SiloStore:
         """Return the global model of that version, or None if the silo holds another, or none that can be read."""
         try:
             with safe_open(self._global, framework="numpy") as file:
-                if (file.metadata() or {}).get("version") != version:
+                about = file.metadata() or {}
+                if about.get("version") != version:
                     return None
-                return ModelState(file.get_tensor("values"), file.get_tensor("counters"))
+                arrays = {name: file.get_tensor(name) for name in ("values", "counters")}
+                if about.get("digest") != digest_of(arrays):
+                    return None
+                return ModelState(arrays["values"], arrays["counters"])
         except (SafetensorError, OSError):
             # The server sends the whole model to a silo that does not hold it.
             return None

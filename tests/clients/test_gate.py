@@ -317,7 +317,7 @@ def test_a_node_answers_no_kind_of_message_that_it_does_not_know(tmp_path, layou
 def test_a_run_with_more_rounds_than_agreed_gets_no_answer_at_all(tmp_path, layout):
     config = tiny_config(tmp_path / "run", "fedface", "training.rounds=9")
     (tmp_path / "alpha").mkdir()
-    (tmp_path / "alpha" / "policy.toml").write_text("max_rounds = 8")
+    (tmp_path / "alpha" / "policy.toml").write_text("max_rounds = 8\nmin_images = 1")
     out = ask_node(
         config,
         deployed_node(tmp_path, "alpha", "trainer"),

@@ -33,7 +33,7 @@ def test_a_simulation_s_parties_are_dealt_out_and_have_no_policy(config, tmp_pat
 def test_a_deployed_node_is_what_it_was_started_as(config, tmp_path):
     node = deployed(deployed_node(tmp_path, "beta", "trainer", data="/faces/celeba"))
     assert (node.party, node.role, node.silo_dir) == ("beta", "trainer", tmp_path / "beta")
-    assert (node.data, node.service, node.policy) == ("/faces/celeba", False, SiloPolicy())
+    assert (node.data, node.service, node.policy) == ("/faces/celeba", False, SiloPolicy(min_images=1))
     assert node.cache_dir == tmp_path / "beta" / "cache"
     assert parties_of(deployed_node(tmp_path, "nobody", "validator"), config).keys() == {"nobody"}
     assert deployed({"party": "beta", "role": "trainer", "silo-dir": "/x"}).service
@@ -103,7 +103,9 @@ def test_every_bound_has_a_default_and_survives_its_file():
 
 
 def own(role, **bounds):
-    return Node({"trainer": "beta", "validator": "delta"}[role], role, None, policy=SiloPolicy(**bounds))
+    return Node(
+        {"trainer": "beta", "validator": "delta"}[role], role, None, policy=SiloPolicy(**{"min_images": 1, **bounds})
+    )
 
 
 @pytest.mark.parametrize(
@@ -113,6 +115,7 @@ def own(role, **bounds):
         (own("validator", max_rounds=7), ["training.rounds=8"], "training.rounds=8: above the 7 that delta"),
         (own("trainer", max_rate=0.5), ["optimizer.rate=0.6"], "optimizer.rate=0.6: above the 0.5 that beta"),
         (own("validator"), ["fv.candidates=9"], "fv.candidates=9: above the 8 that delta has agreed to"),
+        (own("trainer", min_images=16), [], "a round over 4 images: beta gives no figures over fewer than 16"),
         (own("validator"), ["fv.pairs=99"], "fv.pairs=99: delta gives no score over fewer than 100 pairs"),
     ],
 )
@@ -138,8 +141,11 @@ def test_a_run_within_the_bounds_is_taken(tmp_path, node, overrides):
     check_agreed(node, tiny_config(tmp_path, "fedface", *overrides))
 
 
-def test_without_federated_validation_nothing_is_scored(tmp_path):
-    check_agreed(own("validator"), tiny_config(tmp_path, "pfm", "fv.candidates=100"))
+@pytest.mark.parametrize("method", ["pfm", "fedface"])
+def test_a_validator_s_bounds_hold_whatever_the_method(tmp_path, method):
+    """A hostile server can ask for scores in a run of any method."""
+    with pytest.raises(ProtocolError, match="fewer than 100 pairs"):
+        check_agreed(own("validator"), tiny_config(tmp_path, method, "fv.pairs=10"))
 
 
 @pytest.mark.parametrize("policy", [None, SiloPolicy()])

@@ -186,7 +186,7 @@ def test_a_round_after_the_run_s_last_is_refused(tmp_path):
 
 def test_a_model_that_diverged_is_told_as_such(tmp_path):
     config = tiny_config(
-        tmp_path / "run", "pfm", "wire.differences=true", "optimizer.rate=1e9", "training.steps_per_round=4"
+        tmp_path / "run", "pfm", "wire.differences=true", "optimizer.rate=1e30", "training.steps_per_round=4"
     )
     layout = first_model(config).layout
     order = TrainOrder(1, 1e30, 0, 0, FullModel("v0", first_model(config).state()))

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 from runs import TINY
 
+from fedface_flwr.flower import APP
 from fedface_flwr.reporting.summary import read_summary
-from fedface_flwr.simulation import APP
 
 
 class Flower:

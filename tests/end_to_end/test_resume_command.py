@@ -14,7 +14,9 @@ from omegaconf import OmegaConf
 from runs import events_of, finish, launch, living_processes, start
 from safetensors.numpy import load_file
 
+from fedface_flwr.compose import compose_config
 from fedface_flwr.config import from_container
+from fedface_flwr.files import locked
 
 
 def wait_for_round(folder: Path, number: int) -> None:
@@ -52,6 +54,18 @@ def test_an_interrupted_run_goes_on_to_the_bits_of_one_that_was_not(tmp_path: Pa
         np.testing.assert_array_equal(tensor, load_file(tmp_path / "run" / "checkpoint.safetensors")[name])
 
 
+@pytest.mark.parametrize("name", ["run.lock", "launch.lock"])
+def test_a_run_that_goes_on_is_not_resumed_and_not_disturbed(tmp_path: Path, name: str) -> None:
+    saved = compose_config([], {"run.dir": str(tmp_path / "run")})
+    (tmp_path / "run" / "flower").mkdir(parents=True)
+    (tmp_path / "run" / "config.yaml").write_text(saved.to_json())
+    with locked(tmp_path / "run" / name):
+        code, _, err = finish(launch(tmp_path, f"resume={tmp_path / 'run'}"))
+    assert code == 1
+    assert "its run goes on" in err.splitlines()[-1]
+    assert (tmp_path / "run" / "flower").is_dir()
+
+
 @pytest.mark.parametrize(
     ("prepare", "more", "complaint"),
     [
@@ -59,6 +73,7 @@ def test_an_interrupted_run_goes_on_to_the_bits_of_one_that_was_not(tmp_path: Pa
         ({"config.yaml": "a: 1", "summary.json": "{}"}, (), "that run is finished"),
         ({"config.yaml": "a: 1"}, ("seed=4",), "a run keeps its configuration; leave out seed=4"),
         ({"config.yaml": "a: 1"}, (), "a: no such key"),
+        ({"config.yaml": "a:\n\t- 1"}, (), "config.yaml: cannot be read"),
     ],
 )
 def test_what_cannot_be_resumed_says_why(

@@ -12,7 +12,7 @@ from fedface_flwr.errors import ConfigError
 
 
 def test_without_a_file_the_defaults_hold(tmp_path: Path) -> None:
-    assert SiloPolicy.load(tmp_path / "policy.toml") == SiloPolicy(8, 32, 0.01, 100, 1_000_000, 10.0)
+    assert SiloPolicy.load(tmp_path / "policy.toml") == SiloPolicy(8, 32, 0.01, 100, 16, 20_000, 1_000_000, 10.0)
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
