@@ -22,6 +22,7 @@ RESERVED = ("server", "global", "authority")
 """Names that mean something else: kits' folders, and the model that no single party owns."""
 
 PARTY_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
+LONGEST_NAME = 40
 LINK_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
 HOST_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 HOST_NAME = re.compile(rf"(?=.{{1,253}}$){HOST_LABEL}(?:\.{HOST_LABEL})*")
@@ -92,7 +93,7 @@ def read_federation(path: Path) -> Federation:
     """
     try:
         content = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
-    except (OSError, UnicodeDecodeError, YAMLError, OmegaConfBaseException) as error:
+    except (OSError, UnicodeDecodeError, YAMLError, OmegaConfBaseException, RecursionError) as error:
         raise ConfigError(f"{path}: not a readable YAML file: {' '.join(str(error).split())}") from error
     try:
         return _federation(content)
@@ -103,6 +104,8 @@ def read_federation(path: Path) -> Federation:
 def _federation(content: Any) -> Federation:
     top = _mapping(content, "the file", ("name", "server", "parties"), ("policy",))
     name = _matching(top["name"], "name", LINK_NAME)
+    if len(name) > LONGEST_NAME:
+        raise ConfigError(f"name={name!r}: must have at most {LONGEST_NAME} characters, for certificates hold it")
     if name == "default":
         raise ConfigError("name='default': means something else to Flower; choose another")
     policy = _mapping(top.get("policy") or {}, "policy", (), None)
@@ -121,6 +124,8 @@ def _server(content: Any) -> Server:
         _port(values.get("port", Server.port), "server.port"),
         _port(values.get("control_port", Server.control_port), "server.control_port"),
     )
+    if "%" in server.address:
+        raise ConfigError(f"server.address={server.address!r}: must be without a zone, which holds on one machine only")
     if server.ip is None and not HOST_NAME.fullmatch(server.address):
         raise ConfigError(f"server.address={server.address!r}: must be a host name or an IP address, without a port")
     if server.ip is not None and server.ip.is_unspecified:
