@@ -29,7 +29,12 @@ class HeldModel:
     def receive(self, download: FullModel | GlobalChange) -> tuple[ModelState, Vector | None] | None:
         """Return the model and the momentum that a message brings, or None if this party does not hold its base.
 
-        The model is written to the store meanwhile; :meth:`settle` waits for that.
+        The model is written to the store meanwhile; :meth:`settle`, or the next call, waits for that.
+
+        Raises
+        ------
+        StateError
+            If the disk did not take the last one.
         """
         self.settle()
         if isinstance(download, FullModel):

@@ -80,6 +80,8 @@ class TrainingParty:
         sets = training_sets(config, node.party, node.cache_dir, node.data)
         self._trainer = Trainer(config, node.party, sets, store)
         self._held = HeldModel(store)
+        # The next message may come to another process, which knows what the store holds.
+        self._lives_on = node.service
         # Methods with a server momentum start from zero, which does not travel.
         self._parameters = self._trainer.layout.num_parameters if config.strategy.server_momentum else 0
 
@@ -112,7 +114,8 @@ class TrainingParty:
             return write_needs_model()
         model, momentum = received
         result = self._trainer.train(self._task(order, model, momentum))
-        self._held.settle()
+        if not self._lives_on:
+            self._held.settle()
         return write_train_reply(result, self._difference(result.model, model))
 
     def _task(self, order: TrainOrder, model: ModelState, momentum: Any) -> TrainTask:

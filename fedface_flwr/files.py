@@ -12,17 +12,19 @@ from uuid import uuid4
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
     """Yield a temporary path beside ``path`` that takes its place if the block succeeds and is removed if not.
 
-    The file's content is on the disk before it gets its name.
+    The file's content is on the disk before it gets its name, unless it need not be ``durable``: then a power cut may
+    leave it damaged, as its reader must notice.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
     try:
         yield temporary
-        with temporary.open("rb") as written:
-            os.fsync(written.fileno())
+        if durable:
+            with temporary.open("rb") as written:
+                os.fsync(written.fileno())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -81,7 +81,8 @@ class SiloStore:
     def save_global(self, version: str, model: ModelState) -> None:
         """Write the global model that the silo holds, in the place of the one before; errors as :meth:`save`."""
         try:
-            with replacing(self._global) as temporary:
+            # Not worth waiting for the disk: a damaged one has another digest, and is sent anew.
+            with replacing(self._global, durable=False) as temporary:
                 arrays: Arrays = {"values": model.values, "counters": model.counters}
                 save_file(arrays, temporary, {"version": version, "digest": digest_of(arrays)})
         except (SafetensorError, OSError) as error:
