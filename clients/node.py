@@ -37,7 +37,7 @@ class Node:
     policy : SiloPolicy or None
         What the party lets itself be asked; None in a simulation, where server and silos have one owner.
     policy_file : Path or None
-        Where the policy was read.
+        Where the policy was read, if there is one.
     """
 
     party: str
@@ -86,7 +86,7 @@ def deployed(node: Mapping[str, Any]) -> Node | None:
         data=str(node.get("data", "")),
         service=bool(node.get("service", True)),
         policy=SiloPolicy.load(policy_file),
-        policy_file=policy_file,
+        policy_file=policy_file if policy_file.exists() else None,
     )
 
 
