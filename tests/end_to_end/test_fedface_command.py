@@ -60,8 +60,8 @@ def test_no_head_and_no_image_is_in_what_the_server_kept(twins: list[Path]) -> N
     names = load_file(twins[0] / "run" / "checkpoint.safetensors")
     assert not any("head" in name for name in names)
     heads = list((twins[0] / "run" / "silos").rglob("round-*.safetensors"))
-    assert {path.parent.parent.name for path in heads} == {"alpha", "beta", "gamma"}
-    assert all("alpha.head" in load_file(path) for path in heads if path.parent.parent.name == "alpha")
+    assert {path.parents[2].name for path in heads} == {"alpha", "beta", "gamma"}
+    assert all("alpha.head" in load_file(path) for path in heads if path.parents[2].name == "alpha")
 
 
 @pytest.mark.timeout(900)
