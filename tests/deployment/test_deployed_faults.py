@@ -72,7 +72,9 @@ def test_killed_processes_are_missed_and_come_back(
     federation: Deployment, data: dict[str, Path], tmp_path: Path
 ) -> None:
     """A trainer's SuperNode and another's ClientApp in mid-round, then a validator's SuperNode as it is to score."""
-    options = (*LONG, "federation.min_trainers=1", "training.rounds=6", "fv.every=1")
+    # Long enough to find the ClientApp's process among all and end it.
+    steps = "training.steps_per_round=150"
+    options = (steps, "federation.min_trainers=1", "training.rounds=6", "fv.every=1")
     with Submitted(federation, tmp_path / "run", *options) as run:
         times = {name: federation.connections(name) for name in ("gamma", "delta")}
         run.wait_busy("alpha", after=1)
