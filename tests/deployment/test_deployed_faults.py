@@ -71,30 +71,30 @@ def test_a_run_is_that_of_one_process_and_sends_differences(
 def test_killed_processes_are_missed_and_come_back(
     federation: Deployment, data: dict[str, Path], tmp_path: Path
 ) -> None:
-    """A trainer's SuperNode and another's ClientApp in mid-round, then a validator's SuperNode as it is to score."""
-    # Long enough to find the ClientApp's process among all and end it.
+    """A trainer's ClientApp and another's SuperNode in mid-round, then a validator's SuperNode as it is to score."""
+    # Long enough to find a process among all and end it.
     steps = "training.steps_per_round=150"
-    options = (steps, "federation.min_trainers=1", "training.rounds=6", "fv.every=1")
+    options = (steps, "federation.min_trainers=1", "training.rounds=7", "fv.every=1")
     with Submitted(federation, tmp_path / "run", *options) as run:
         times = {name: federation.connections(name) for name in ("gamma", "delta")}
         run.wait_busy("alpha", after=1)
         os.kill(client_app(federation, "alpha"), signal.SIGKILL)
+        run.wait_busy("gamma", after=2)
         federation.kill("gamma")
-        run.wait_round(2)
+        run.wait_round(3)
         federation.kill("delta")
         for name, before in times.items():
             federation.wait_connected(name, before + 1)
         run.finish()
     missed = missing_rounds(run)
-    assert set(missed) <= {"alpha", "gamma"}
-    assert missed["gamma"][-1] < 6, "gamma did not come back"
-    assert 2 in missed["alpha"]
-    assert missed["alpha"][-1] < 6, "alpha did not come back"
-    second = next(event for event in run.events("round") if event["round"] == 2)
-    assert sum(second["weights"].values()) == pytest.approx(1)
-    scored = [set(event["scores"]) for event in run.events("validation")]
-    assert scored[0] == scored[-1] == {"delta", "epsilon"}
-    assert {"epsilon"} in scored
+    assert set(missed) == {"alpha", "gamma"}
+    assert missed["alpha"][0] == 2
+    assert missed["gamma"][0] == 3
+    assert max(missed["alpha"][-1], missed["gamma"][-1]) < 7, "they did not come back"
+    assert all(sum(event["weights"].values()) == pytest.approx(1) for event in run.events("round"))
+    # The validator may be back before its question is given up: then it still answers.
+    assert all("epsilon" in event["scores"] for event in run.events("validation"))
+    assert set(run.events("validation")[-1]["scores"]) == {"delta", "epsilon"}
     assert_same_bits(run.model(), undisturbed(tmp_path / "again", run, data))
 
 
