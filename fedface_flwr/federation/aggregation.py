@@ -205,7 +205,8 @@ def norm(vector: Vector, origin: Vector | None = None, count: int | None = None)
             squares.append(float(np.dot(part, part)))
 
     each_block(len(vector) if count is None else count, add)
-    total = sum(squares)
+    # Sorted, for blocks are done in any order, and a sum's bits depend on it.
+    total = sum(sorted(squares))
     return math.sqrt(total) if math.isfinite(total) else total
 
 
