@@ -15,7 +15,6 @@ from fedface_flwr.data.sources import training_sets
 from fedface_flwr.models.heads import margin_head
 from fedface_flwr.seeding import derive_seed
 from fedface_flwr.training.backbone import build_backbone
-from fedface_flwr.training.schedule import StepSchedule
 
 ONE_STEP = (
     "training.steps_per_round=1",
@@ -32,7 +31,6 @@ ONE_STEP = (
 def central_sgd(config: Config, cache: Path) -> dict[str, np.ndarray]:
     """Return the parameters after SGD on the mean of the silos' gradients, each silo's batch through the net alone."""
     options = config.optimizer
-    schedule = StepSchedule(options.rate, options.milestones, options.factor, config.training.rounds)
     model = build_backbone(config.model, config.seed).double().train()
     parameters = dict(model.named_parameters())
     velocity = {name: torch.zeros_like(p) for name, p in parameters.items()}
@@ -44,7 +42,8 @@ def central_sgd(config: Config, cache: Path) -> dict[str, np.ndarray]:
         heads[name] = first.detach().double().requires_grad_()
         head_velocity[name] = torch.zeros_like(heads[name])
     for step in range(config.training.rounds):
-        rate = schedule(step + 1)
+        # Of ONE_STEP's six rounds the second half has the lower rate.
+        rate = options.rate * (1.0 if step < 3 else options.factor)
         mean = {name: torch.zeros_like(p) for name, p in parameters.items()}
         head_gradients = {}
         for name, images in sets.items():
