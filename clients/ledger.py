@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 from clients.policy import SiloPolicy
 from fedface_flwr.errors import DataError, ProtocolError, StateError
 from fedface_flwr.evaluation.tasks import EvaluateTask
-from fedface_flwr.federation.layout import ModelState
+from fedface_flwr.federation.run_state import digest_of
 from fedface_flwr.files import write_text
 
 Figures = dict[str, float]
@@ -62,7 +61,8 @@ class Ledger:
         group = f"{task.half} validation {task.number}" if validates else "tests"
         # The file counts, not memory: a service has a ledger for each configuration that a run's token came with.
         answers = self._load()
-        model, known = _digest(task.model), answers.setdefault(group, {})
+        model = digest_of({"values": task.model.values, "counters": task.model.counters})
+        known = answers.setdefault(group, {})
         key = model if validates else f"{task.half} {model}"
         if key not in known:
             self._check(task, len(known), self._policy.max_candidates if validates else self._policy.max_tests)
@@ -91,10 +91,3 @@ class Ledger:
             write_text(self._path, json.dumps(answers))
         except OSError as error:
             raise StateError(f"{self._path}: cannot be written ({error}); free some space") from error
-
-
-def _digest(model: ModelState) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    digest.update(model.values.data)
-    digest.update(model.counters.data)
-    return digest.hexdigest()

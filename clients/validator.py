@@ -5,30 +5,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from flwr.client import NumPyClient
 from flwr.common import NDArrays, Scalar
 
-from clients.exchange import Ask, Request
+from clients.asking import AskingClient
+from clients.exchange import Request
 from fedface_flwr.errors import ProtocolError
 
 
-class ValidatorClient(NumPyClient):
-    """Scores backbones on one party's pairs; images and embeddings stay here.
-
-    Parameters
-    ----------
-    config : str
-        The run's configuration as JSON.
-    ask : callable
-        Reaches the party.
-    """
-
-    def __init__(self, config: str, ask: Ask) -> None:
-        self._config, self._ask = config, ask
-
-    def prepare(self, config: dict[str, Any]) -> int:
-        """Have the party's pack opened, errors and all, and return the number of its pairs."""
-        return int(self._ask(Request("prepare", self._config, [], config)).scalars["samples"])
+class ValidatorClient(AskingClient):
+    """Scores backbones on one party's pairs; images and embeddings stay here."""
 
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> Any:
         """Refuse: a validator never trains.
