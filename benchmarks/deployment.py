@@ -60,7 +60,7 @@ def measure(side: str, rounds: int, folder: Path) -> list[dict[str, Any]]:
     roles = dict.fromkeys(TRAINERS, "trainer") | dict.fromkeys(VALIDATORS, "validator")
     members = [Member(name, role, data[name], node_config) for name, role in roles.items()]
     run = folder / "run"
-    with Deployment(folder, members, door=False, policy={"min_pairs": 10}) as federation:
+    with Deployment(folder, members, door=False, policy={"min_pairs": 10, "min_images": 4}) as federation:
         launch = ["federation=deploy", f"superlink={federation.link}", f"run.dir={run}", *options(rounds), *wire]
         command = [sys.executable, "-m", "fedface_flwr.launch", *launch]
         done = subprocess.run(

@@ -14,8 +14,11 @@ train reply    model, counters                          images, seconds; loss, a
 or             difference, statistics, counters         the same; scale
 or             none                                     needs_model: the trainer does not hold the base
 evaluate       model, counters                          party, half, layout, purpose, number
+or             difference, statistics, counters, anchor  the same; base, scale
+               (where the validator does not hold it)
 evaluate reply none                                     score; or accuracy, accuracy_std, tar_at_far_*, auc,
                                                         pairs; seconds
+or             none                                     needs_model: the validator does not hold the base
 query reply    none                                     parties: the names that the node acts for; roles
 prepare        none                                     party, half, layout
 prepare reply  none                                     samples: images or pairs that the party owns
@@ -34,9 +37,17 @@ import numpy as np
 import numpy.typing as npt
 
 from fedface_flwr.errors import ProtocolError
-from fedface_flwr.evaluation.tasks import EvaluateTask
+from fedface_flwr.evaluation.tasks import EvaluateOrder
 from fedface_flwr.federation.aggregation import norm
-from fedface_flwr.federation.difference import SCALES, WIRE_TYPES, Difference, FullModel, GlobalChange, MovedVector
+from fedface_flwr.federation.difference import (
+    SCALES,
+    WIRE_TYPES,
+    AnchoredModel,
+    Difference,
+    FullModel,
+    GlobalChange,
+    MovedVector,
+)
 from fedface_flwr.federation.layout import Counters, Layout, ModelState, Vector
 from fedface_flwr.training.tasks import BranchResult, TrainOrder, TrainResult
 
@@ -153,14 +164,13 @@ def write_train_reply(
     return list(arrays.values()), result.num_images, {**metrics, "scale": difference.scale}
 
 
-def write_needs_model() -> tuple[list[npt.NDArray[Any]], int, Scalars]:
-    """Return what ``fit`` returns when the trainer does not hold the base of the difference that it was sent."""
-    return [], 0, {"needs_model": 1}
+NEEDS_MODEL: Scalars = {"needs_model": 1}
+"""What a party answers that does not hold the base of the difference that it was sent."""
 
 
 def needs_model(arrays: Arrays, scalars: Mapping[str, Any]) -> bool:
-    """Return whether a trainer's reply asks for the whole model."""
-    return not arrays and dict(scalars) == {"images": 0, "needs_model": 1}
+    """Return whether a party's reply asks for the whole model; a trainer's counts no images beside."""
+    return not arrays and {"images": 0, **scalars} == {"images": 0, **NEEDS_MODEL}
 
 
 def read_train_reply(
@@ -212,25 +222,49 @@ def read_train_reply(
     return TrainResult(model, branches, int(scalars["images"]), float(scalars["seconds"]))
 
 
-def write_evaluate(party: str, half: str, layout: Layout, purpose: str, number: int) -> Scalars:
-    """Return the scalars of an evaluate message; its arrays are the model's.
+def write_evaluate(
+    party: str, half: str, layout: Layout, purpose: str, number: int, model: ModelState | AnchoredModel
+) -> tuple[Arrays, Scalars]:
+    """Return the arrays and scalars of an evaluate message.
 
     ``number`` is the validation round's, from 1, or the test's, by which the party counts what it answers.
     """
-    return {**write_request(party, half, layout), "purpose": purpose, "number": number}
+    scalars: Scalars = {**write_request(party, half, layout), "purpose": purpose, "number": number}
+    if isinstance(model, ModelState):
+        return model_arrays(model), scalars
+    arrays = _difference_arrays(model.difference, model.statistics, model.counters)
+    if model.anchor is not None:
+        arrays["anchor"] = model.anchor
+    return arrays, {**scalars, "base": model.base, "scale": model.difference.scale}
 
 
-def read_evaluate(arrays: Sequence[npt.NDArray[Any]], scalars: Mapping[str, Any], layout: Layout) -> EvaluateTask:
-    """Read an evaluate message on the validator; errors as :func:`read_train`."""
-    _check_scalars(scalars, {**REQUEST, "purpose": str, "number": int})
+def read_evaluate(
+    arrays: Sequence[npt.NDArray[Any]], scalars: Mapping[str, Any], layout: Layout, dtype: str
+) -> EvaluateOrder:
+    """Read an evaluate message on the validator; parameters and errors as :func:`read_train`."""
+    kinds = {**REQUEST, "purpose": str, "number": int}
+    anchored = "base" in scalars
+    _check_scalars(scalars, {**kinds, "base": str, "scale": float} if anchored else kinds)
     _check_layout(scalars, layout)
-    if len(arrays) != 2:
+    purpose, number = scalars["purpose"], scalars["number"]
+    if purpose not in ("validation", "test"):
+        raise ProtocolError(f"evaluate message: purpose {purpose!r} is neither validation nor test")
+    if number < 1:
+        raise ProtocolError(f"evaluate message: number {number}; counted from 1")
+    if not anchored and len(arrays) != 2:
         raise ProtocolError(f"evaluate message: {len(arrays)} arrays instead of model and counters")
-    if scalars["purpose"] not in ("validation", "test"):
-        raise ProtocolError(f"evaluate message: purpose {scalars['purpose']!r} is neither validation nor test")
-    if scalars["number"] < 1:
-        raise ProtocolError(f"evaluate message: number {scalars['number']}; counted from 1")
-    return EvaluateTask(scalars["purpose"], cast(Any, half_of(scalars)), _model(arrays, layout), scalars["number"])
+    model = _read_anchored(arrays, scalars, layout, dtype) if anchored else _model(arrays, layout)
+    return EvaluateOrder(purpose, cast(Any, half_of(scalars)), number, model)
+
+
+def _read_anchored(
+    arrays: Sequence[npt.NDArray[Any]], scalars: Mapping[str, Any], layout: Layout, dtype: str
+) -> AnchoredModel:
+    difference, statistics, counters = _read_difference(arrays[:3], scalars, layout, dtype)
+    if len(arrays) > 4:
+        raise ProtocolError(f"evaluate message: {len(arrays)} arrays, of which the fourth is the anchor")
+    anchor = _array("anchor", arrays[3], np.float32, layout.num_values) if len(arrays) == 4 else None
+    return AnchoredModel(scalars["base"], difference, statistics, counters, anchor)
 
 
 def read_figures(scalars: Mapping[str, Any], names: Sequence[str]) -> dict[str, float]:

@@ -46,7 +46,7 @@ _HEADER = 128
 """Bytes that a one-dimensional array's description takes beside its numbers."""
 
 _TRAINER = {"images", "seconds", "scale", "needs_model"}
-_VALIDATOR = {"seconds", *SCORE_FIGURES, *TEST_FIGURES}
+_VALIDATOR = {"seconds", "needs_model", *SCORE_FIGURES, *TEST_FIGURES}
 
 # What these say is about the server's own message, or the step of a round: their texts may leave the silo.
 _PUBLIC = (ProtocolError, TrainingError)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The global model that a trainer holds, so that the next one reaches it as a difference."""
+"""The model that a party holds, a trainer the global one, a validator the anchor: others reach it as differences."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedface_flwr.training.store import SiloStore
 
 
 class HeldModel:
-    """One party's copy of the latest global model, in memory and in its store.
+    """One party's copy of the latest model that was sent for keeping, in memory and in its store.
 
     Parameters
     ----------
@@ -54,6 +54,10 @@ class HeldModel:
             self._version = download.version
             self._writing = self._pool.submit(self._store.save_global, self._version, self._model)
         return self._model, momentum
+
+    def find(self, version: str) -> ModelState | None:
+        """Return the model of that version, or None if this party does not hold it."""
+        return self._model if self._holds(version) else None
 
     def _holds(self, version: str) -> bool:
         if self._version != version and (stored := self._store.load_global(version)) is not None:

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 
 from clients.contract import (
+    NEEDS_MODEL,
     half_of,
     read_evaluate,
     read_request,
     read_train,
-    write_needs_model,
     write_train_reply,
 )
 from clients.exchange import Answer, Request
@@ -26,7 +26,7 @@ from fedface_flwr.config import Config, from_json
 from fedface_flwr.data.sources import training_sets
 from fedface_flwr.errors import ProtocolError, TrainingError
 from fedface_flwr.evaluation.evaluator import Evaluator
-from fedface_flwr.federation.difference import Difference, FullModel, encode
+from fedface_flwr.federation.difference import AnchoredModel, Difference, FullModel, encode
 from fedface_flwr.federation.layout import ModelState
 from fedface_flwr.training.store import SiloStore
 from fedface_flwr.training.tasks import TrainOrder, TrainTask
@@ -58,7 +58,7 @@ def answer(request: Request, node: Node) -> Answer:
 def _party(config: Config, node: Node, half: str) -> Party:
     check_agreed(node, config)
     torch.set_num_threads(config.federation.threads)
-    return TrainingParty(config, node, half) if node.role == "trainer" else EvaluatingParty(config, node)
+    return (TrainingParty if node.role == "trainer" else EvaluatingParty)(config, node, half)
 
 
 class TrainingParty:
@@ -111,7 +111,7 @@ class TrainingParty:
     def _train(self, order: TrainOrder) -> Any:
         received = self._held.receive(order.download)
         if received is None:
-            return write_needs_model()
+            return [], 0, NEEDS_MODEL
         model, momentum = received
         result = self._trainer.train(self._task(order, model, momentum))
         if not self._lives_on:
@@ -140,10 +140,15 @@ class EvaluatingParty:
         The run's configuration.
     node : Node
         Who the party is and where it keeps its things.
+    half : str
+        Which half of the folds validation uses in this part of the run; each part has an anchor of its own.
     """
 
-    def __init__(self, config: Config, node: Node) -> None:
+    def __init__(self, config: Config, node: Node, half: str) -> None:
         self._policy = node.policy
+        self._dtype = config.wire.dtype
+        self._held = HeldModel(SiloStore(node.private_dir(config) / half))
+        self._lives_on = node.service
         pack = config.data.packs[node.party]
         self._evaluator = Evaluator(config, pack, node.cache_dir, node.data)
         self._ledger = Ledger(node.private_dir(config) / "answers.json", node.policy) if node.policy else None
@@ -161,10 +166,25 @@ class EvaluatingParty:
             return Answer([], {"samples": self._evaluator.num_pairs})
         if request.kind != "evaluate":
             raise ProtocolError("a validator evaluates and never trains")
-        task = read_evaluate(request.arrays, request.scalars, self._evaluator.layout)
+        order = read_evaluate(request.arrays, request.scalars, self._evaluator.layout, self._dtype)
+        model = self._model(order.download)
+        if model is None:
+            return Answer([], NEEDS_MODEL)
+        task = order.on(model)
         if self._ledger is None:
             return Answer([], dict(self._evaluator.evaluate(task)))
         return Answer([], dict(self._ledger.answer(task, lambda: self._rounded(self._evaluator.evaluate(task)))))
+
+    def _model(self, download: ModelState | AnchoredModel) -> ModelState | None:
+        """Return the model to judge, or None if this party does not hold the anchor that it is a difference from."""
+        if isinstance(download, ModelState):
+            return download
+        if download.anchor is not None:
+            self._held.receive(FullModel(download.base, ModelState(download.anchor, download.counters)))
+            if not self._lives_on:
+                self._held.settle()
+        anchor = self._held.find(download.base)
+        return None if anchor is None else download.place(anchor.values)
 
     def _rounded(self, figures: Mapping[str, float]) -> dict[str, float]:
         """Round scores and test figures, which are fractions, to the agreed percent points."""

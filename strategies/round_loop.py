@@ -20,7 +20,6 @@ from clients.adapter import ARRAYS, ReplyError, Serialiser, read_reply
 from clients.contract import (
     PREPARE,
     TEST_FIGURES,
-    model_arrays,
     needs_model,
     read_figures,
     read_prepare_reply,
@@ -412,18 +411,15 @@ class RoundLoop(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Return one test message a test pack's owner, for the model that is being tested."""
-        content = model_arrays(self._models[self._tested])
-        serialised = Serialiser()(content)
-        return [
-            self.link.message(
-                party,
-                MessageType.EVALUATE,
-                serialised,
-                write_evaluate(party, self.half, self.layout, "test", 1 + list(self._models).index(self._tested)),
-                f"test-{self._tested}",
-            )
-            for party in self.config.data.testers
-        ]
+        serialise = Serialiser()
+        number = 1 + list(self._models).index(self._tested)
+        messages = []
+        for party in self.config.data.testers:
+            model = self._models[self._tested]
+            content, scalars = write_evaluate(party, self.half, self.layout, "test", number, model)
+            kind, group = MessageType.EVALUATE, f"test-{self._tested}"
+            messages.append(self.link.message(party, kind, serialise(content), scalars, group))
+        return messages
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> None:
         """Keep and emit each pack's figures for the model that is being tested.

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -13,23 +12,20 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from flwr.app import Array, Message, MessageType
 
-from clients.adapter import Serialiser, num_bytes, read_reply
-from clients.contract import SCORE_FIGURES, model_arrays, read_figures, write_evaluate
 from fedface_flwr.config import FvConfig
-from fedface_flwr.errors import ProtocolError
 from fedface_flwr.federation.aggregation import aggregate_counters, combine
+from fedface_flwr.federation.difference import AnchoredModel
 from fedface_flwr.federation.layout import ModelState
 from fedface_flwr.federation.validation import LocalNorm, MovingNorm, NoNorm, Norm, draw_candidates, judge
 from fedface_flwr.seeding import derive_seed
 from fedface_flwr.training.tasks import TrainResult
+from strategies.anchor import Anchor
 from strategies.fedavg import FedAvg
+from strategies.scoring import ScoringRound
 
 TRY_AGAIN = 1.0
 """Seconds after a validation round without scores until the next."""
-
-Scores = dict[str, npt.NDArray[np.float64]]
 
 
 def make_norm(options: FvConfig) -> Norm:
@@ -66,6 +62,8 @@ class ValidatedWeights(FedAvg):
         self._stop = threading.Event()
         self._trained = threading.Event()
         self._failure: BaseException | None = None
+        sends_differences = self.config.sends_differences
+        self._anchor = Anchor(self.layout.num_parameters, self.config.wire.dtype) if sends_differences else None
         return super().first_models(first)
 
     @contextmanager
@@ -140,7 +138,8 @@ class ValidatedWeights(FedAvg):
         candidates = draw_candidates(weights, self.config.fv.candidates, self._generator)
         self._begun += 1
         number = self._begun
-        round_of_scores = ScoringRound(self, number, self._average(snapshot, candidates), self._stop)
+        models = self._average(number, snapshot, candidates)
+        round_of_scores = ScoringRound(self, number, models, self._anchor, self._stop)
         scores = round_of_scores.run()
         if scores is None:
             return False
@@ -166,8 +165,10 @@ class ValidatedWeights(FedAvg):
         )
         return True
 
-    def _average(self, snapshot: Snapshot, candidates: npt.NDArray[np.float64]) -> list[dict[str, Array]]:
-        """Return each candidate average, serialised: parameters and statistics by the same weights."""
+    def _average(
+        self, number: int, snapshot: Snapshot, candidates: npt.NDArray[np.float64]
+    ) -> list[ModelState] | list[AnchoredModel]:
+        """Return each candidate average as it travels: parameters and statistics by the same weights."""
         present = [i for i, name in enumerate(self.config.trainers) if name in snapshot.models]
         models = [snapshot.models[self.config.trainers[i]] for i in present]
         shares = candidates
@@ -176,8 +177,14 @@ class ValidatedWeights(FedAvg):
         averages = np.empty((len(candidates), self.layout.num_values), dtype=np.float32)
         combine([model.values for model in models], shares, averages)
         counters = aggregate_counters([model.counters for model in models])
-        serialise = Serialiser()
-        return [serialise(model_arrays(ModelState(values, counters))) for values in averages]
+        if self._anchor is None:
+            return [ModelState(values, counters) for values in averages]
+        return list(self._anchor.encode(number, averages, counters))
+
+    def saved_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the anchor as well, in sync mode; in async mode it may be replaced meanwhile, and is begun anew."""
+        kept = self._anchor if self.config.fv.mode == "sync" else None
+        return {**super().saved_arrays(), **(kept.saved_arrays() if kept else {})}
 
     def saved_values(self) -> dict[str, Any]:
         """Return the state of the search for weights as well."""
@@ -189,6 +196,7 @@ class ValidatedWeights(FedAvg):
                 "generator": self._generator.bit_generator.state,
                 "begun": self._begun,
                 "validations": self._validations,
+                "anchor": self._anchor.saved_values() if self._anchor else {},
             }
         return {**values, "fv": fv}
 
@@ -200,97 +208,7 @@ class ValidatedWeights(FedAvg):
             self._norm = replace(self._norm, statistics={n: (m, v) for n, (m, v) in saved["statistics"].items()})
         self._generator.bit_generator.state = saved["generator"]
         self._begun, self._validations = saved["begun"], saved["validations"]
+        if self._anchor is not None and self.config.fv.mode == "sync":
+            self._anchor.restore(arrays, saved["anchor"])
         if self.config.fv.mode == "async":
             self._begun = max(self._begun, values.get("validations_seen", 0)) + 1
-
-
-class ScoringRound:
-    """Every validator scores every candidate; each works through them in order, a few messages ahead.
-
-    Parameters
-    ----------
-    loop : ValidatedWeights
-        Whose validators, link and options are used.
-    number : int
-        The validation round's, from 1.
-    candidates : list of dict of str to Array
-        The candidate models, serialised.
-    stop : threading.Event
-        Ends the round early.
-    """
-
-    def __init__(
-        self, loop: ValidatedWeights, number: int, candidates: list[dict[str, Array]], stop: threading.Event
-    ) -> None:
-        self._loop, self._number, self._candidates, self._stop = loop, number, candidates, stop
-        self._todo = {name: deque(range(len(candidates))) for name in loop.config.data.scorers}
-        self._open: dict[str, tuple[str, int]] = {}
-        self._scores: dict[str, dict[int, float]] = {name: {} for name in self._todo}
-        self.bytes_down = 0
-
-    def run(self) -> Scores | None:
-        """Return each validator's scores in percent, or None if stopped or none came; one that fails is left out.
-
-        Raises
-        ------
-        ProtocolError
-            If no validator scored all candidates, in the run's first validation round, with each one's reason: later
-            ones may be out of reach for a while.
-        """
-        federation = self._loop.config.federation
-        deadline = time.monotonic() + federation.round_timeout
-        faults: dict[str, str] = {}
-        while self._push_more() or self._open:
-            if self._stop.is_set():
-                return None
-            if time.monotonic() > deadline:
-                late = {name for name, _ in self._open.values()}
-                faults |= dict.fromkeys(late, f"no score within {federation.round_timeout:g} s")
-                break
-            replies = self._loop.link.pull(self._open)
-            for reply in replies:
-                self._take(self._open.pop(reply.metadata.reply_to_message_id), reply, faults)
-            if not replies:
-                time.sleep(federation.poll)
-        return self._complete(faults)
-
-    def _push_more(self) -> bool:
-        """Keep ``federation.depth`` messages with each validator; return whether any were sent."""
-        sent = False
-        for name, todo in self._todo.items():
-            ahead = sum(party == name for party, _ in self._open.values())
-            for _ in range(min(len(todo), self._loop.config.federation.depth - ahead)):
-                self._push(name, todo.popleft())
-                sent = True
-        return sent
-
-    def _push(self, name: str, candidate: int) -> None:
-        scalars: Any = write_evaluate(name, self._loop.half, self._loop.layout, "validation", self._number)
-        message = self._loop.link.message(
-            name, MessageType.EVALUATE, self._candidates[candidate], scalars, f"candidate-{candidate}"
-        )
-        self.bytes_down += num_bytes(message.content)
-        self._open[self._loop.link.push(message)] = (name, candidate)
-
-    def _take(self, sent: tuple[str, int], reply: Message, faults: dict[str, str]) -> None:
-        name, candidate = sent
-        try:
-            self._scores[name][candidate] = read_figures(read_reply(reply)[1], SCORE_FIGURES)["score"]
-        except ProtocolError as error:
-            faults[name] = str(error)
-            self._todo[name].clear()
-
-    def _complete(self, faults: Mapping[str, str]) -> Scores | None:
-        count = len(self._candidates)
-        scores = {
-            name: np.array([given[t] for t in range(count)])
-            for name, given in self._scores.items()
-            if name not in faults and len(given) == count
-        }
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in sorted(faults.items()))
-        if not scores and self._number == 1:
-            raise ProtocolError(f"no validator scored the candidates ({reasons})")
-        if faults:
-            what = "goes on without" if scores else "is left out for want of"
-            self._loop.emit({"event": "warning", "message": f"validation {self._number} {what} {reasons}"})
-        return scores or None

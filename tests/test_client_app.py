@@ -9,7 +9,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from grid import deployed_node, tiny_config
 
 from clients.adapter import Serialiser, read_properties, read_reply, to_records
-from clients.contract import PREPARE, QUERY, model_arrays, write_evaluate, write_request, write_train
+from clients.contract import PREPARE, QUERY, write_evaluate, write_request, write_train
 from fedface_flwr.client_app import app
 from fedface_flwr.compose import config_of_run
 from fedface_flwr.errors import ConfigError, ProtocolError
@@ -46,8 +46,7 @@ def train(config, model, party="alpha", node=None):
 
 
 def evaluate(config, model, party="delta", node=None):
-    scalars = write_evaluate(party, "first", model.layout, "validation", 1)
-    return ask(config, "evaluate", model_arrays(model.state()), scalars, node)
+    return ask(config, "evaluate", *write_evaluate(party, "first", model.layout, "validation", 1, model.state()), node)
 
 
 @pytest.mark.parametrize(

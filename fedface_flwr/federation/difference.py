@@ -142,6 +142,35 @@ class GlobalChange:
         return momentum_of(step, self.rate) if self.rate else None
 
 
+@dataclass(frozen=True)
+class AnchoredModel:
+    """A model as its difference from another, the anchor, that the receiver holds.
+
+    Attributes
+    ----------
+    base : str
+        Name of the anchor.
+    difference : Difference
+        Over the parameters.
+    statistics : ndarray of float32, shape (num_values - num_parameters,)
+        BatchNorm's running statistics, whole.
+    counters : ndarray of int64
+        BatchNorm's counters, whole.
+    anchor : ndarray of float32, shape (num_values,), optional
+        The anchor itself, for a party that does not hold it.
+    """
+
+    base: str
+    difference: Difference
+    statistics: Vector
+    counters: Counters
+    anchor: Vector | None = None
+
+    def place(self, anchor: Vector) -> ModelState:
+        """Return the model, whose bits are the same wherever it is made."""
+        return ModelState(MovedVector(anchor, self.difference, self.statistics)[0 : len(anchor)], self.counters)
+
+
 def momentum_of(step: Vector, rate: float) -> Vector:
     """Return ``M = -D / eta`` in the place of D (float32, shape (num_parameters,))."""
     step /= np.float32(-rate)

@@ -10,11 +10,11 @@ import pytest
 from clients import contract
 from clients.contract import (
     BRANCH_FIGURES,
+    NEEDS_MODEL,
     REQUEST,
     SCORE_FIGURES,
     TEST_FIGURES,
     half_of,
-    model_arrays,
     needs_model,
     party_of,
     read_evaluate,
@@ -24,13 +24,12 @@ from clients.contract import (
     read_train,
     read_train_reply,
     write_evaluate,
-    write_needs_model,
     write_request,
     write_train,
     write_train_reply,
 )
 from fedface_flwr.errors import ProtocolError
-from fedface_flwr.federation.difference import WIRE_TYPES, FullModel, GlobalChange, decode, encode
+from fedface_flwr.federation.difference import WIRE_TYPES, AnchoredModel, FullModel, GlobalChange, decode, encode
 from fedface_flwr.federation.layout import Entry, Kind, Layout, ModelState
 from fedface_flwr.training.tasks import BranchResult, TrainOrder, TrainResult
 
@@ -83,7 +82,17 @@ def sent_change_reply(dtype="float32"):
 
 
 def sent_evaluate(purpose="test"):
-    return list(model_arrays(MODEL).values()), write_evaluate("delta", "second", LAYOUT, purpose, 4)
+    arrays, scalars = write_evaluate("delta", "second", LAYOUT, purpose, 4, MODEL)
+    return list(arrays.values()), scalars
+
+
+ANCHOR = MODEL.values - np.float32(1)
+
+
+def sent_anchored(dtype="float32", anchor=None):
+    model = AnchoredModel("base-1", encode(STEP, dtype), STATISTICS, MODEL.counters, anchor)
+    arrays, scalars = write_evaluate("delta", "second", LAYOUT, "validation", 4, model)
+    return list(arrays.values()), scalars
 
 
 def assert_same_model(read, written):
@@ -146,7 +155,7 @@ def test_a_reply_by_difference_is_read_from_where_the_round_started(dtype):
 
 
 def test_a_trainer_may_ask_for_the_whole_model_and_nothing_looks_like_it():
-    arrays, images, metrics = write_needs_model()
+    arrays, images, metrics = [], 0, NEEDS_MODEL
     scalars = {"images": images, **metrics}
     assert needs_model(dict(arrays), scalars)
     assert not needs_model({"model": MODEL.values}, scalars)
@@ -244,9 +253,36 @@ def test_train_reply_comes_back_and_holds_nothing_else():
 
 @pytest.mark.parametrize("purpose", ["validation", "test"])
 def test_evaluate_message_comes_back(purpose):
-    task = read_evaluate(*sent_evaluate(purpose), LAYOUT)
-    assert (task.purpose, task.half, task.number) == (purpose, "second", 4)
-    assert_same_model(task.model, MODEL)
+    order = read_evaluate(*sent_evaluate(purpose), LAYOUT, "float32")
+    assert (order.purpose, order.half, order.number) == (purpose, "second", 4)
+    assert_same_model(order.download, MODEL)
+
+
+@pytest.mark.parametrize("dtype", WIRE_TYPES)
+@pytest.mark.parametrize("anchor", [None, ANCHOR])
+def test_a_candidate_comes_back_as_a_difference_from_the_anchor(dtype, anchor):
+    order = read_evaluate(*sent_anchored(dtype, anchor), LAYOUT, dtype)
+    assert (order.purpose, order.number, order.download.base) == ("validation", 4, "base-1")
+    assert (order.download.anchor is None) == (anchor is None)
+    if anchor is not None:
+        np.testing.assert_array_equal(order.download.anchor, anchor)
+    expected = np.concatenate([ANCHOR[:4] + decode(encode(STEP, dtype)), STATISTICS])
+    assert_same_model(order.download.place(ANCHOR), ModelState(expected, MODEL.counters))
+
+
+def test_a_candidate_of_other_arrays_or_scalars_is_refused():
+    arrays, scalars = sent_anchored(anchor=ANCHOR)
+    for count in (1, 2):
+        with pytest.raises(ProtocolError, match=f"{count} arrays instead of difference, statistics, counters"):
+            read_evaluate(arrays[:count], scalars, LAYOUT, "float32")
+    with pytest.raises(ProtocolError, match="5 arrays, of which the fourth is the anchor"):
+        read_evaluate([*arrays, ANCHOR], scalars, LAYOUT, "float32")
+    with pytest.raises(ProtocolError, match=r"array anchor is float32\[4\], not float32\[6\]"):
+        read_evaluate([*arrays[:3], ANCHOR[:4]], scalars, LAYOUT, "float32")
+    with pytest.raises(ProtocolError, match="a difference of scale 0"):
+        read_evaluate(arrays, scalars | {"scale": 0.0}, LAYOUT, "float32")
+    with pytest.raises(ProtocolError, match=r"array difference is float32\[4\], not uint16\[4\]"):
+        read_evaluate(arrays, scalars, LAYOUT, "bfloat16")
 
 
 @pytest.mark.parametrize("names", [SCORE_FIGURES, TEST_FIGURES])
@@ -259,7 +295,7 @@ def test_models_of_another_layout_are_refused_in_every_message():
     train, evaluate, request = sent_train(), sent_evaluate(), write_request("alpha", "first", LAYOUT)
     for read in (
         lambda: read_train(*train, OTHER, "float32"),
-        lambda: read_evaluate(*evaluate, OTHER),
+        lambda: read_evaluate(*evaluate, OTHER, "float32"),
         lambda: read_request(request, OTHER),
     ):
         with pytest.raises(ProtocolError, match=f"layout {LAYOUT.digest}, this party's {OTHER.digest}"):
@@ -372,14 +408,14 @@ def test_no_field_of_a_request_may_be_missing(name):
 def test_an_evaluate_message_is_for_validation_or_test_of_one_model():
     arrays, scalars = sent_evaluate()
     with pytest.raises(ProtocolError, match="purpose 'train' is neither"):
-        read_evaluate(arrays, scalars | {"purpose": "train"}, LAYOUT)
+        read_evaluate(arrays, scalars | {"purpose": "train"}, LAYOUT, "float32")
     for number in (0, -1):
         with pytest.raises(ProtocolError, match=f"number {number}; counted from 1"):
-            read_evaluate(arrays, scalars | {"number": number}, LAYOUT)
+            read_evaluate(arrays, scalars | {"number": number}, LAYOUT, "float32")
     with pytest.raises(ProtocolError, match="half 'both' is neither first nor second"):
-        read_evaluate(arrays, scalars | {"half": "both"}, LAYOUT)
+        read_evaluate(arrays, scalars | {"half": "both"}, LAYOUT, "float32")
     with pytest.raises(ProtocolError, match="3 arrays"):
-        read_evaluate([*arrays, MOMENTUM], scalars, LAYOUT)
+        read_evaluate([*arrays, MOMENTUM], scalars, LAYOUT, "float32")
 
 
 def test_a_validator_reports_exactly_what_was_asked():
@@ -399,6 +435,6 @@ def test_every_message_that_is_written_is_in_the_table():
     words = set(contract.__doc__.replace(",", " ").replace(";", " ").replace(":", " ").split())
     change = replace(TASK, download=change_of("bfloat16"))
     trains = [*write_train("a", "first", LAYOUT, TASK), *write_train("a", "first", LAYOUT, change)]
-    replies = [*sent_reply()[0], *sent_change_reply()[0], *write_needs_model()[2], "images", "seconds", "scale"]
+    replies = [*sent_reply()[0], *sent_change_reply()[0], *NEEDS_MODEL, "images", "seconds", "scale"]
     fields = {*(name for part in trains for name in part), *replies, *sent_evaluate()[1], *BRANCH_FIGURES}
     assert fields <= words

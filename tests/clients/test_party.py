@@ -11,7 +11,6 @@ from grid import tiny_config
 
 from clients import party
 from clients.contract import (
-    model_arrays,
     needs_model,
     read_train_reply,
     write_evaluate,
@@ -204,8 +203,8 @@ def validator(folder, **bounds):
 
 def evaluate(config, own, purpose, number, seed=0):
     model = FlatModel(build_backbone(config.model, seed))
-    scalars = write_evaluate("delta", "first", model.layout, purpose, number)
-    request = Request("evaluate", config.to_json(), list(model_arrays(model.state()).values()), scalars)
+    arrays, scalars = write_evaluate("delta", "first", model.layout, purpose, number, model.state())
+    request = Request("evaluate", config.to_json(), list(arrays.values()), scalars)
     return party.answer(request, own).scalars
 
 

@@ -9,7 +9,6 @@ from grid import tiny_config
 from clients.contract import (
     SCORE_FIGURES,
     TEST_FIGURES,
-    model_arrays,
     read_figures,
     write_evaluate,
     write_request,
@@ -43,8 +42,8 @@ def model(config):
 
 @pytest.mark.parametrize(("purpose", "names"), [("validation", SCORE_FIGURES), ("test", TEST_FIGURES)])
 def test_evaluate_reports_the_figures_of_its_purpose_and_no_others(config, client, model, tmp_path, purpose, names):
-    scalars = write_evaluate("delta", "first", model.layout, purpose, 1)
-    figures = read_figures(client.evaluate(list(model_arrays(model.state()).values()), scalars)[2], names)
+    arrays, scalars = write_evaluate("delta", "first", model.layout, purpose, 1, model.state())
+    figures = read_figures(client.evaluate(list(arrays.values()), scalars)[2], names)
     expected = Evaluator(config, "delta", tmp_path).evaluate(EvaluateTask(purpose, "first", model.state(), 1))
     assert {n: figures[n] for n in names} == {n: expected[n] for n in names}
 
@@ -61,6 +60,6 @@ def test_prepare_counts_the_pairs_and_refuses_another_model(client, model):
 
 
 def test_a_message_of_another_layout_is_refused(client, model):
-    scalars = write_evaluate("delta", "first", model.layout, "test", 1)
+    arrays, scalars = write_evaluate("delta", "first", model.layout, "test", 1, model.state())
     with pytest.raises(ProtocolError, match="the sender's model has layout 0123"):
-        client.evaluate(list(model_arrays(model.state()).values()), scalars | {"layout": "0123"})
+        client.evaluate(list(arrays.values()), scalars | {"layout": "0123"})

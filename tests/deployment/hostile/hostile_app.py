@@ -35,7 +35,7 @@ def questions(config: Config, trainer: str, validator: str) -> Iterator[Question
     content, train = write_train(trainer, "first", layout, order)
     arrays = {name: serialise(array) for name, array in content.items()}
     backbone = {name: arrays[name] for name in ("model", "counters")}
-    score = write_evaluate(validator, "first", layout, "validation", 1)
+    _, score = write_evaluate(validator, "first", layout, "validation", 1, state)
     for action in ("head", "images", "embeddings", "scores", "state", "privacy"):
         yield f"query {action}", trainer, f"query.{action}", {}, write_request(trainer, "first", layout), {}
         yield f"query {action}", validator, f"query.{action}", {}, write_request(validator, "first", layout), {}
