@@ -6,11 +6,12 @@ from __future__ import annotations
 import io
 import struct
 import zlib
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import Tensor
 
 from fedface_flwr.data.sets import Images
@@ -18,6 +19,9 @@ from fedface_flwr.errors import DataError
 
 # A few bytes can declare 65535 x 65535 pixels, which would be 12 GB once decoded.
 _LARGEST_SIDE = 4096
+_LARGEST_PHOTO = 64_000_000
+# OpenCV, which warps photos, counts pixels along a side in 16 bits.
+_LONGEST_PHOTO = 32_766
 # Grey, RGB, palette, with or without alpha, and CMYK; what is left has more than 8 bits a channel.
 _MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK")
 # What Pillow raises on damaged files, of which it documents the first only.
@@ -73,27 +77,70 @@ def decode(data: bytes, size: int, where: str) -> Images:
     DataError
         If the bytes are no decodable picture, or the picture is not square.
     """
-    try:
-        with Image.open(io.BytesIO(data), formats=("JPEG", "PNG")) as picture:
-            _check(picture, where)
-            rgb = picture.convert("RGB")
-    except _DAMAGED as error:
-        raise DataError(f"{where}: the image cannot be decoded ({error}); remove or replace it") from error
+    rgb = _rgb(data, where, _check_aligned)
     if rgb.width != size:
         rgb = rgb.resize((size, size), Image.Resampling.BILINEAR)
     image: Images = np.ascontiguousarray(np.asarray(rgb).transpose(2, 0, 1))
     return image
 
 
-def _check(picture: Image.Image, where: str) -> None:
+def decode_photo(data: bytes, where: str) -> Images:
+    """Decode one JPEG or PNG picture of any shape, in which a face is still to be aligned.
+
+    Parameters
+    ----------
+    data : bytes
+        The encoded picture, of at most ``_LARGEST_PHOTO`` pixels; a grey one gets three equal channels. It is turned
+        upright as its EXIF data says, as by ``cv2.imread``, with which the field's detectors find points.
+    where : str
+        The picture's file and record, for the error's text.
+
+    Returns
+    -------
+    ndarray of uint8, shape (height, width, 3)
+        RGB pixels.
+
+    Raises
+    ------
+    DataError
+        If the bytes are no decodable picture, or declare too many pixels.
+    """
+    return np.asarray(_rgb(data, where, _check_photo, ImageOps.exif_transpose))
+
+
+def _rgb(
+    data: bytes,
+    where: str,
+    check: Callable[[Image.Image, str], None],
+    turn: Callable[[Image.Image], Image.Image] = lambda picture: picture,
+) -> Image.Image:
+    """Decode a picture whose header passes ``check``."""
+    try:
+        with Image.open(io.BytesIO(data), formats=("JPEG", "PNG")) as picture:
+            check(picture, where)
+            if picture.mode not in _MODES:
+                raise DataError(f"{where}: the image has pixels of kind {picture.mode}; convert it to 8 bits a channel")
+            return turn(picture.convert("RGB"))
+    except _DAMAGED as error:
+        raise DataError(f"{where}: the image cannot be decoded ({error}); remove or replace it") from error
+
+
+def _check_aligned(picture: Image.Image, where: str) -> None:
     """Refuse, by its header alone, a picture that is no aligned face."""
     shape = f"{picture.width}x{picture.height}"
     if picture.height != picture.width:
         raise DataError(f"{where}: the image is {shape}; aligned faces are square, so align it first")
     if picture.height > _LARGEST_SIDE:
         raise DataError(f"{where}: the image is {shape}, above {_LARGEST_SIDE}; it is no aligned face")
-    if picture.mode not in _MODES:
-        raise DataError(f"{where}: the image has pixels of kind {picture.mode}; convert it to 8 bits a channel")
+
+
+def _check_photo(picture: Image.Image, where: str) -> None:
+    """Refuse, by its header alone, a picture that would not fit."""
+    if picture.width * picture.height > _LARGEST_PHOTO or max(picture.size) > _LONGEST_PHOTO:
+        shape = f"{picture.width}x{picture.height}"
+        raise DataError(
+            f"{where}: the image is {shape}, above {_LARGEST_PHOTO} pixels or {_LONGEST_PHOTO} a side; scale it down"
+        )
 
 
 def normalise(batch: Tensor) -> Tensor:

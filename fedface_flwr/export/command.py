@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``fedface-export``: a model out of the federation, in the formats of others, with a model card."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from fedface_flwr.errors import ConfigError, FedFaceError
+from fedface_flwr.evaluation.backbones import TorchBackbone, embedding_digest
+from fedface_flwr.evaluation.pictures import Backbone
+from fedface_flwr.evaluation.stored import KINDS, Stored, open_weights
+from fedface_flwr.export.card import Card
+from fedface_flwr.export.files import FORMATS, Target, reopen, write_model
+from fedface_flwr.export.history import History
+from fedface_flwr.export.onnx_file import OPSETS
+from fedface_flwr.export.parity import LIMIT, PICTURES, Parity, check, sample
+from fedface_flwr.export.results import Measured, read_results, summary_figures
+from fedface_flwr.files import replacing, write_text
+from fedface_flwr.training.backbone import PRECISIONS
+
+
+def export(options: argparse.Namespace) -> list[str]:
+    """Write a model and its card; return what was done, a line for each thing.
+
+    Raises
+    ------
+    FedFaceError
+        If an option cannot work, a file cannot be used, or what was written does not embed as the model does; then
+        nothing is left behind.
+    """
+    out: Path = options.out
+    card_path = out.with_name(f"{out.name}.md")
+    target = Target.of(out, options.format, options.preprocessing, options.opset)
+    for path in (out, card_path):
+        if path.exists() and not options.force:
+            raise ConfigError(f"{path}: is already there; --force replaces it")
+    stored = open_weights(
+        options.model,
+        kind=options.kind,
+        model=options.which,
+        input_size=options.input_size,
+        colour_order=options.colour_order,
+    )
+    history = History.read(stored.run) if stored.run else None
+    with replacing(out) as temporary:
+        write_model(stored, target, temporary)
+        parity = _parity(stored, target, temporary, options.pictures)
+        digest = _sha256(temporary)
+        card = Card(
+            name=options.name or out.stem,
+            file=out.name,
+            sha256=digest,
+            stored=stored,
+            target=target,
+            parity=parity,
+            history=history,
+            measured=_measured(stored, history, options.results, reopen(stored, target, temporary, 1)),
+            licence=options.licence,
+        )
+        write_text(card_path, card.markdown())
+    return [f"{stored.title}: {stored.description}", str(parity), f"written: {out} (SHA-256 {digest}), {card_path}"]
+
+
+def _measured(
+    stored: Stored, history: History | None, results: Sequence[Path], written: Backbone
+) -> tuple[Measured, ...]:
+    """Return the figures of the run, and those of evaluations of the model or of what was written."""
+    digests = {written.digest, *(embedding_digest(stored, precision) for precision in PRECISIONS)}
+    own = [summary_figures(history.summary, stored.silo)] if history else []
+    return (*own, *(read_results(path, digests) for path in results))
+
+
+def _parity(stored: Stored, target: Target, path: Path, pictures: Path | None) -> Parity:
+    reference = TorchBackbone(stored, device=torch.device("cpu"), precision="float32", batch_size=PICTURES)
+    faces = sample(pictures, stored.network.architecture.input_size)
+    return check(reference, partial(reopen, stored, target, path), faces)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="fedface-export",
+        description="Write a model in another format, with a model card beside it. What was written is read again and "
+        f"must embed as the model does: no value may differ by more than {LIMIT}.",
+    )
+    add = parser.add_argument
+    add("model", type=Path, help="run folder, .safetensors checkpoint, or insightface's or TFace's state dict")
+    add("out", type=Path, help="file to write; the card is OUT.md")
+    add("--format", choices=FORMATS, help="by default told by OUT's ending: .onnx or .safetensors")
+    add(
+        "--preprocessing", choices=("inside", "outside"), default="inside", help="ONNX: who normalises (default inside)"
+    )
+    add(
+        "--opset", type=int, default=OPSETS.start, help=f"ONNX: {OPSETS.start} to {OPSETS[-1]} (default {OPSETS.start})"
+    )
+    add("--pictures", type=Path, help="faces to check with: .bin pack, RecordIO folder or folder of identities")
+    add(
+        "--results",
+        type=Path,
+        action="append",
+        default=[],
+        help="results.json of fedface-eval, for the card; repeatable",
+    )
+    add("--licence", default="", help="terms of the weights, for the card")
+    add("--name", default="", help="the model's name, for the card (default OUT without its ending)")
+    add(
+        "--kind",
+        choices=[kind for kind in KINDS if kind != "onnx"],
+        default="auto",
+        help="what MODEL is (default auto)",
+    )
+    add("--which", default="", help="which of a run's models, where there are several")
+    add("--input-size", type=int, help="side of the input in pixels, where MODEL leaves it open")
+    add(
+        "--colour-order",
+        choices=("RGB", "BGR"),
+        default="RGB",
+        help="in which a public MODEL was trained (default RGB)",
+    )
+    add("--force", action="store_true", help="replace OUT and its card")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry of the ``fedface-export`` command."""
+    options = _parser().parse_args(arguments)
+    try:
+        for line in export(options):
+            print(line)
+    except (FedFaceError, OSError) as error:
+        print(f"fedface-export: {error}", file=sys.stderr, flush=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Figures for a model card: of a run's own test, and of evaluations written as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedface_flwr.errors import ConfigError, DataError
+from fedface_flwr.evaluation.figures import Figure
+from fedface_flwr.reporting.evaluation import FORMAT
+from fedface_flwr.reporting.summary import Summary, TestFigures
+
+_LARGEST = 64 << 20  # bytes; an evaluation's figures take some thousand
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Figures, and who measured them on what."""
+
+    caption: str
+    figures: tuple[Figure, ...]
+
+
+def read_results(path: Path, digests: Collection[str]) -> Measured:
+    """Read what ``fedface-eval`` has written as JSON.
+
+    Parameters
+    ----------
+    path : Path
+        Its ``results.json``; a number of null is one that the data does not decide.
+    digests : collection of str
+        The model's, in each precision.
+
+    Raises
+    ------
+    DataError
+        If the file is no such JSON, naming the figure and the field.
+    ConfigError
+        If the figures are another model's.
+    """
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise DataError(f"{path}: has {path.stat().st_size} bytes, which are no evaluation's figures")
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: not JSON ({error}); give the results.json that fedface-eval wrote") from error
+    try:
+        found = content["format"], content["figures"], content["model"]["digest"]
+        told = [content["model"]["title"], content["suite"]["file"], content["date"]]
+    except (KeyError, TypeError) as error:
+        raise DataError(
+            f"{path}: not an evaluation's results; give the results.json that fedface-eval wrote"
+        ) from error
+    kind, figures, digest = found
+    if kind != FORMAT or not isinstance(figures, list) or not all(isinstance(text, str) for text in (digest, *told)):
+        raise DataError(f"{path}: its format is {kind!r}, not {FORMAT!r}, or its fields are of other types")
+    if digest not in digests:
+        raise ConfigError(f"{path}: holds figures of another model ({told[0]}); evaluate the one that is exported")
+    caption = f"By fedface-eval: {told[0]} on {told[1]}, {told[2]}."
+    return Measured(caption, tuple(_figure(entry, f"{path}: figure {at}") for at, entry in enumerate(figures)))
+
+
+def _figure(entry: Any, where: str) -> Figure:
+    if not isinstance(entry, dict):
+        raise DataError(f"{where}: is {type(entry).__name__}, not an object")
+    interval, spread = entry.get("interval"), entry.get("spread")
+    conditions: Any = entry.get("conditions")
+    pair = isinstance(interval, list) and len(interval) == 2
+    right = {
+        **{key: isinstance(entry.get(key), str) for key in ("benchmark", "protocol", "metric", "note")},
+        "conditions": isinstance(conditions, dict) and all(isinstance(text, str) for text in conditions.values()),
+        "value": "value" in entry and _is_number(entry["value"]),
+        "spread": _is_number(spread),
+        "interval": interval is None or (pair and all(_is_number(bound) for bound in interval)),
+    }
+    if wrong := [key for key, is_right in right.items() if not is_right]:
+        raise DataError(f"{where}: missing or of another type: {', '.join(wrong)}")
+    return Figure(
+        entry["benchmark"],
+        entry["protocol"],
+        entry["metric"],
+        _number(entry["value"]),
+        conditions,
+        interval=None if interval is None else (_number(interval[0]), _number(interval[1])),
+        spread=None if spread is None else _number(spread),
+        note=entry["note"],
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def _number(value: Any) -> float:
+    return math.nan if value is None else float(value)
+
+
+def summary_figures(summary: Summary, model: str) -> Measured:
+    """Return the figures of a run's final test.
+
+    Parameters
+    ----------
+    summary : Summary
+        The run's.
+    model : str
+        A silo's name where each has its own model, else empty.
+    """
+    tests = summary.get("tests_by_silo", {}).get(model, {}) if model else summary["tests"]
+    half = summary["fold_half"]
+    found = [figure for pack, figures in tests.items() for figure in _pack_figures(pack, figures, half)]
+    return Measured("By the run's own final test.", tuple(found))
+
+
+def _pack_figures(pack: str, figures: TestFigures, half: str) -> Iterator[Figure]:
+    seen = {"first": "6 to 10", "second": "1 to 5"}.get(half, "of both halves in turn")
+    protocol = f"verification, folds {seen} of 10"
+    shared = {"flip": "on", "pairs": str(figures["pairs"])}
+    rule = {"threshold": "best on the nine other folds"}
+    yield Figure(pack, protocol, "accuracy", figures["accuracy"], {**shared, **rule}, spread=figures["accuracy_std"])
+    rates = {1e-3: figures["tar_at_far_1e-3"], 1e-4: figures["tar_at_far_1e-4"]}
+    for far, rate in rates.items():
+        note = "" if figures["pairs"] * far >= 1 else "too few pairs to tell so low a rate of false accepts"
+        if rate is not None:
+            yield Figure(pack, protocol, f"TAR at FAR {far:.0e}", rate, {**shared, "folds": "pooled"}, note=note)
+    if figures["auc"] is not None:
+        yield Figure(pack, protocol, "AUC", figures["auc"], {**shared, "folds": "pooled"})
