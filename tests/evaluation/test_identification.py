@@ -33,8 +33,21 @@ def loop_search(probes, probe_ids, gallery, gallery_ids):
         for place, hit in enumerate(sorted(mates, reverse=True), start=1):
             precisions.append(place / (place + sum(s >= hit for s in strangers)))
         average = sum(precisions) / len(precisions) if mates else math.nan
-        found.append((rank, mate, max(strangers, default=-math.inf), average, strangers))
+        found.append((rank, mate, max(strangers, default=-math.inf), average, trapezoid(mates, strangers), strangers))
     return found
+
+
+def trapezoid(mates, strangers):
+    """Walk down the ranking and add up the area under precision over recall, as TinyFace's evaluation does."""
+    if not mates:
+        return math.nan
+    ranking = sorted([(-s, 1) for s in mates] + [(-s, 0) for s in strangers])
+    area, recall, precision, hits = 0.0, 0.0, 1.0, 0
+    for place, (_, hit) in enumerate(ranking, start=1):
+        hits += hit
+        area += (hits / len(mates) - recall) * (precision + hits / place) / 2
+        recall, precision = hits / len(mates), hits / place
+    return area
 
 
 @pytest.mark.parametrize("block_bytes", [1, 5_000, 1 << 20])
@@ -47,15 +60,17 @@ def test_search_agrees_with_plain_loops(block_bytes):
     found = ident.search(
         probes, probe_ids, gallery, gallery_ids, average_precision=True, strongest=37, block_bytes=block_bytes
     )
-    ranks, mates, others, precisions, strangers = zip(
-        *loop_search(probes, probe_ids, gallery, gallery_ids), strict=True
-    )
+    expected = loop_search(probes, probe_ids, gallery, gallery_ids)
+    ranks, mates, others, precisions, trapezoids, strangers = zip(*expected, strict=True)
     assert found.rank.tolist() == list(ranks)
     assert 0 in ranks
     assert max(ranks) > 2
     np.testing.assert_allclose(found.mate, mates, rtol=0, atol=1e-12)
     np.testing.assert_allclose(found.other, others, rtol=0, atol=1e-12)
     np.testing.assert_allclose(found.precision, precisions, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(found.trapezoid, trapezoids, rtol=0, atol=1e-12)
+    assert ident.mean_average_precision(found) == pytest.approx(np.nanmean(precisions), abs=1e-12)
+    assert ident.mean_average_precision(found, "trapezoidal") == pytest.approx(np.nanmean(trapezoids), abs=1e-12)
     pooled = sorted((s for scores in strangers for s in scores), reverse=True)[:37]
     np.testing.assert_allclose(found.strongest, pooled, rtol=0, atol=1e-12)
 
@@ -88,9 +103,8 @@ def test_identities_may_be_names_and_a_gallery_entry_of_the_probes_own_identity_
 
 def hand_made(rank, mate, other, strongest=()):
     array = np.array
-    return ident.Search(
-        array(rank), array(mate, float), array(other, float), np.full(len(rank), np.nan), array(strongest, float)
-    )
+    unasked = np.full(len(rank), np.nan)
+    return ident.Search(array(rank), array(mate, float), array(other, float), unasked, unasked, array(strongest, float))
 
 
 def test_cmc_by_hand():
@@ -160,6 +174,12 @@ def test_pooled_rule_agrees_with_the_public_one():
         ident.tpir_at_fpir_pooled(found, [0.5])
 
 
+def test_pooled_rule_counts_a_mate_behind_a_stranger():
+    """Of four probes the first has a stranger at rank 1; the second highest score of strangers is 0.7."""
+    found = hand_made([2, 1, 1, 1], [0.8, 0.6, 0.6, 0.6], [0.9, 0.5, 0.5, 0.5], [0.9, 0.7, 0.5])
+    assert ident.tpir_at_fpir_pooled(found, [0.5]) == (ident.OpenSet(0.5, 0.7, 0.25, 0.25),)
+
+
 def test_joined_searches_pool_probes_and_strangers():
     first = hand_made([1, 2], [0.5, 0.4], [0.2, 0.6], [0.6, 0.2])
     second = hand_made([0], [-np.inf], [0.3], [0.3])
@@ -186,7 +206,7 @@ def test_what_cannot_be_searched_is_said():
         ident.tpir_at_fpir(ident.search(rows, ids, rows, ids), [0.1])
     with pytest.raises(DataError, match="no mate"):
         ident.tpir_at_fpir_pooled(alone, [0.1])
-    with pytest.raises(DataError, match="asked for it"):
+    with pytest.raises(ConfigError, match="asked for it"):
         ident.mean_average_precision(ident.search(rows, ids, rows, ids))
     mixed = ident.search(rows, np.array([0, 1, 7]), rows, ids)
     with pytest.raises(ConfigError, match="in \\[0, 1\\)"):

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import contextlib
 import math
 
 import numpy as np
@@ -6,7 +7,7 @@ import pytest
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from fedface_flwr.errors import ConfigError, DataError
-from fedface_flwr.evaluation.roc import FARS, auc, curve, eer, tar_at_far
+from fedface_flwr.evaluation.roc import FARS, auc, curve, eer, highest, tar_at_far
 
 TARGETS = (0.0, 1e-3, 0.01, 0.05, 0.1, 0.25, 1 / 3, 0.5, 0.75, 0.999)
 
@@ -152,6 +153,32 @@ def test_sorted_scores_give_the_same() -> None:
     ranked = np.sort(genuine), np.sort(impostor)
     for rule in ("at most", "nearest"):
         assert tar_at_far(genuine, impostor, TARGETS, rule) == tar_at_far(*ranked, TARGETS, rule)
+
+
+@pytest.mark.parametrize(("seed", "kind"), CASES)
+def test_low_rates_are_those_of_the_highest_scores_alone(seed: int, kind: str) -> None:
+    genuine, impostor = scores_of(seed, kind)
+    top, below = highest(impostor.copy(), 0.3)
+    assert len(top) + below == len(impostor)
+    assert top.tolist() == sorted(impostor.tolist())[below:]
+    if not len(top):
+        assert kind == "two values" or len(impostor) < 4
+        return
+    assert below == 0 or np.sort(impostor)[below - 1] < top[0]
+    decided = 0
+    for rule in ("at most", "nearest", "interpolated"):
+        for target in TARGETS:
+            (whole,) = tar_at_far(genuine, impostor, [target], rule)
+            with contextlib.suppress(DataError):
+                (point,) = tar_at_far(genuine, top, [target], rule, below=below)
+                decided += 1
+                assert (point.tar, point.far) == (whole.tar, whole.far)
+                assert rule == "interpolated" or point.threshold == whole.threshold
+    # Of ten targets five are at most 0.1 and two more below 0.3.
+    assert decided >= (0 if kind == "two values" else 15)
+    far, tar = curve(genuine, top, 50, below=below)
+    real = {(f, t) for f, t, _ in all_points(genuine, impostor)}
+    assert set(zip(far.tolist(), tar.tolist(), strict=True)) <= real
 
 
 @pytest.mark.parametrize("where", [0, 1, 2])

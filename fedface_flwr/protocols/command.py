@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``fedface-eval``: a model on a suite of benchmarks, as one table and a folder of results."""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from rich.console import Console
+
+from fedface_flwr.errors import ConfigError, FedFaceError
+from fedface_flwr.evaluation.backbones import open_backbone
+from fedface_flwr.evaluation.embedder import BATCH_SIZE, CachingEmbedder, default_cache
+from fedface_flwr.evaluation.pictures import Backbone
+from fedface_flwr.protocols.runner import Evaluation, evaluate
+from fedface_flwr.protocols.suite import Suite, open_benchmarks, read_suite
+from fedface_flwr.reporting.evaluation import Header, check_folder, results_table
+from fedface_flwr.reporting.evaluation_html import write_evaluation
+
+_NO_MODEL = "-"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="fedface-eval", description="Evaluate a face-recognition model on the benchmarks of a suite."
+    )
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        nargs="?",
+        default=_NO_MODEL,
+        help="a run's folder, a .safetensors checkpoint, an .onnx file, or a state dict of insightface or TFace; "
+        "- or nothing if every benchmark brings feature files",
+    )
+    parser.add_argument("suite", metavar="SUITE.yaml", type=Path, help="what to evaluate on, see docs/evaluation.md")
+    parser.add_argument("-o", "--out", type=Path, help="folder of the results (default: evaluation-SUITE here)")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="benchmarks of the suite to run")
+    parser.add_argument("--force", action="store_true", help="replace results of another model or suite in the folder")
+    embedding = parser.add_argument_group("embedding")
+    embedding.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    embedding.add_argument("--precision", default="float32", choices=("float32", "bfloat16", "float16"))
+    embedding.add_argument("--batch-size", type=int, default=BATCH_SIZE, metavar="N", help=f"default {BATCH_SIZE}")
+    kept = embedding.add_mutually_exclusive_group()
+    kept.add_argument("--cache", type=Path, metavar="DIR", help=f"folder of embeddings (default {default_cache()})")
+    kept.add_argument("--no-cache", action="store_true", help="keep no embeddings after this evaluation")
+    weights = parser.add_argument_group("what a model's file does not say")
+    weights.add_argument("--kind", default="auto", help="kind of the model's file (default: told by its content)")
+    weights.add_argument("--which", default="", metavar="NAME", help="which model of a run that has several")
+    weights.add_argument("--input-size", type=int, metavar="N", help="side of its input where the file leaves it open")
+    weights.add_argument("--colour-order", default="RGB", choices=("RGB", "BGR"), help="that a foreign model takes")
+    return parser
+
+
+def run(arguments: argparse.Namespace, console: Console) -> Evaluation:
+    """Evaluate, print the table and write the results' folder.
+
+    Raises
+    ------
+    FedFaceError
+        If the suite, the model or the folder cannot be used.
+    """
+    if arguments.batch_size < 1:
+        raise ConfigError(f"--batch-size {arguments.batch_size}: must be at least 1")
+    suite = read_suite(arguments.suite)
+    benchmarks = open_benchmarks(suite, arguments.only)
+    backbone = None if arguments.model == _NO_MODEL else _open(arguments)
+    header = _header(suite, backbone, arguments.only)
+    folder = (arguments.out or Path(f"evaluation-{suite.path.stem}")).absolute()
+    if not arguments.force:
+        check_folder(folder, header)
+    with _cache(arguments) as cache:
+        embed = None if backbone is None else CachingEmbedder(backbone, cache, arguments.batch_size)
+        found = evaluate(benchmarks, embed, lambda line: console.print(line, markup=False, soft_wrap=True))
+    console.print(results_table(found.figures))
+    report = write_evaluation(folder, header, found.figures, found.curves, found.failures, found.seconds)
+    console.print(f"report: {report}", markup=False, highlight=False, soft_wrap=True)
+    return found
+
+
+def _open(arguments: argparse.Namespace) -> Backbone:
+    return open_backbone(
+        Path(arguments.model),
+        device=arguments.device,
+        precision=arguments.precision,
+        batch_size=arguments.batch_size,
+        kind=arguments.kind,
+        model=arguments.which,
+        input_size=arguments.input_size,
+        colour_order=arguments.colour_order,
+    )
+
+
+def _header(suite: Suite, backbone: Backbone | None, only: Sequence[str]) -> Header:
+    return Header(
+        model="" if backbone is None else backbone.title,
+        model_digest="" if backbone is None else backbone.digest,
+        suite=suite.path.name,
+        suite_digest=suite.digest,
+        only=tuple(entry.name for entry in suite.entries if entry.name in only),
+        versions={
+            "fedface-flwr": version("fedface-flwr"),
+            "Python": platform.python_version(),
+            "torch": version("torch"),
+            "numpy": version("numpy"),
+        },
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+@contextmanager
+def _cache(arguments: argparse.Namespace) -> Iterator[Path]:
+    """Yield the folder of embeddings; without a cache one that lasts as long as the evaluation."""
+    if not arguments.no_cache:
+        yield (arguments.cache or default_cache()).absolute()
+        return
+    with tempfile.TemporaryDirectory(prefix="fedface-embeddings-") as folder:
+        yield Path(folder)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Entry of the ``fedface-eval`` command."""
+    arguments = _parser().parse_args(argv)
+    try:
+        failures = run(arguments, Console()).failures
+    except (FedFaceError, OSError) as error:
+        print(f"fedface-eval: {error}", file=sys.stderr, flush=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        print("fedface-eval: interrupted; what has been embedded is kept in the cache", file=sys.stderr, flush=True)
+        sys.exit(130)
+    if failures:
+        print(f"fedface-eval: {', '.join(failures)} could not be run, see above", file=sys.stderr, flush=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
