@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From any source to a RecordIO set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedface_flwr.dataprep.building import Builder, Plan
+from fedface_flwr.dataprep.pictures import Encoding, Prepared, prepare
+from fedface_flwr.dataprep.progress import Reporter
+from fedface_flwr.dataprep.source import Source
+from fedface_flwr.dataprep.staging import ORIGIN, made_of, staging, write_json
+from fedface_flwr.errors import DataError
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What a conversion made; ``new`` is False where an earlier call had made the same already."""
+
+    images: int
+    identities: int
+    side: int
+    broken: int
+    new: bool = True
+
+
+def convert(source: Source, dest: Path, encoding: Encoding, *, skip_broken: bool, reporter: Reporter) -> Converted:
+    """Write a source as ``train.rec``, ``train.idx``, ``property`` and ``identities.txt`` below ``dest``.
+
+    A call that was interrupted is gone on with by the same call; a finished one is not done again.
+
+    Raises
+    ------
+    DataError
+        If ``dest`` is taken, the source is a verification pack, or a picture is broken and ``skip_broken`` is off.
+    StateError
+        If another process is at it.
+    """
+    require_identities(source)
+    request = request_of("convert", source, encoding=asdict(encoding), skip_broken=skip_broken)
+    if (origin := made_of(dest, request)) is not None:
+        return Converted(**origin["result"], new=False)
+    plan = Plan(source.labels, source.identities, ["."], np.zeros_like(source.labels), source.problems)
+    with staging(dest, request) as stage:
+        if stage.done:
+            reporter.note(f"{dest}: going on after {stage.done} pictures")
+        builder = Builder(stage, plan, skip_broken=skip_broken)
+        (built,) = builder.run(lambda index: picture(source, index, encoding), "converting", reporter)
+        result = Converted(built.images, built.identities, built.side, len(builder.broken()))
+        write_json(stage.set / ORIGIN, {"request": request, "result": _fields(result)})
+    return result
+
+
+def picture(source: Source, index: int, encoding: Encoding) -> Prepared:
+    """Return picture ``index`` of a source as it goes into a set; DataError if it is broken."""
+    return prepare(*source.read(index), encoding)
+
+
+def request_of(command: str, source: Source, **options: Any) -> dict[str, Any]:
+    """Return what decides a command's result: its source and options, in JSON's types."""
+    return {"command": command, "kind": source.kind, "source": source.stamp(), **options}
+
+
+def require_identities(source: Source) -> None:
+    """Raise DataError for a verification pack, whose labels are no identities."""
+    if source.kind == "pack":
+        raise DataError("a verification pack has pairs, not identities; it cannot become a training set")
+
+
+def _fields(result: Converted) -> Mapping[str, Any]:
+    return {key: value for key, value in asdict(result).items() if key != "new"}

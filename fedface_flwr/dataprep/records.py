@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A RecordIO set as a source; of a damaged one, what is left."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedface_flwr.data import recordio
+from fedface_flwr.data.recordio import INDEX, PROPERTY, RECORDS, RecordIOSet
+from fedface_flwr.dataprep.lists import lines
+from fedface_flwr.dataprep.names import dense
+from fedface_flwr.dataprep.source import Integers, file_stamp
+from fedface_flwr.errors import DataError
+
+IDENTITIES = "identities.txt"
+"""Sidecar of a converted set: a line ``label<TAB>name`` for each identity."""
+
+
+@dataclass
+class RecordIOSource:
+    """Pictures of a RecordIO set; a ``Source``. Identities are called by the sidecar, or else by their labels."""
+
+    faces: RecordIOSet
+    labels: Integers
+    identities: Sequence[str]
+    problems: list[str] = field(default_factory=list)
+    kind: str = "recordio"
+
+    @classmethod
+    def open(cls, folder: Path) -> RecordIOSource:
+        """Check all records' heads; damaged records are problems, a damaged index is a DataError."""
+        problems: list[str] = []
+        try:
+            faces = RecordIOSet.open(folder)
+        except DataError as first:
+            faces = _salvaged(folder, problems, first)
+        labels, numbers = dense(faces.labels)
+        named = _sidecar(folder / IDENTITIES)
+        return cls(faces, labels, [named.get(number, str(number)) for number in numbers.tolist()], problems)
+
+    def stamp(self) -> Any:
+        """Return the files' places, sizes and times of change."""
+        return [file_stamp(path) for path in self.faces.files]
+
+    def key(self, index: int) -> str:
+        """Return the record's key."""
+        return str(self.faces.keys[index])
+
+    def read(self, index: int) -> tuple[bytes, str]:
+        """Return the record's picture."""
+        return self.faces.read(index)
+
+
+def _salvaged(folder: Path, problems: list[str], first: DataError) -> RecordIOSet:
+    """Open a set that cannot be opened as a whole, record by record."""
+    records = folder / RECORDS
+    keys, offsets = recordio._read_index(folder / INDEX)
+    if not records.is_file():
+        raise first
+    try:
+        recordio._read_property(folder / PROPERTY)
+    except DataError as error:
+        problems.append(str(error))
+    keys, offsets = _pictures(records, keys, offsets, problems)
+    kept, labels = array("q"), array("q")
+    for row, (key, offset) in enumerate(zip(keys.tolist(), offsets.tolist(), strict=True)):
+        try:
+            labels.append(_label(records, offset, f"{records}: record {key}"))
+            kept.append(row)
+        except DataError as error:
+            problems.append(str(error))
+    if not problems:
+        problems.append(str(first))
+    if not kept:
+        raise first
+    rows, found = np.frombuffer(kept, dtype=np.int64), np.frombuffer(labels, dtype=np.int64)
+    place = folder.absolute()
+    return RecordIOSet(place.name, int(found.max()) + 1, found, place, keys[rows], offsets[rows])
+
+
+def _pictures(records: Path, keys: Integers, offsets: Integers, problems: list[str]) -> tuple[Integers, Integers]:
+    """Leave out the header and identity records; with a damaged header, whatever has no picture is told by itself."""
+    try:
+        if len(keys) and 0 <= offsets[0] <= records.stat().st_size - 8:
+            return recordio._without_header(records, keys, offsets)
+    except DataError as error:
+        problems.append(str(error))
+        return keys[keys != 0], offsets[keys != 0]
+    return keys, offsets
+
+
+def _label(records: Path, offset: int, where: str) -> int:
+    own, picture = recordio._unpack(recordio._read_record(records, offset, where), where)
+    if not picture:
+        raise DataError(f"{where}: holds no image")
+    label = float(own[0])
+    if not (label.is_integer() and 0 <= label <= 1 << 24):
+        raise DataError(f"{where}: its label is not an identity's number (a whole number from 0)")
+    return int(label)
+
+
+def _sidecar(path: Path) -> dict[int, str]:
+    named: dict[int, str] = {}
+    if not path.is_file():
+        return named
+    for number, line in lines(path):
+        label, tab, name = line.partition("\t")
+        if not tab or not label.isdigit() or not name:
+            raise DataError(f"{path}: line {number} is not 'label<TAB>name'; remove the file or write it anew")
+        named[int(label)] = name
+    return named
