@@ -84,11 +84,11 @@ class RecordIOSet:
             record is damaged or truncated, or a label is no identity; the text names file and record.
         """
         records = folder / RECORDS
-        keys, offsets = _read_index(folder / INDEX)
-        declared = _read_property(folder / PROPERTY)
+        keys, offsets = read_index(folder / INDEX)
+        declared = read_property(folder / PROPERTY)
         size = _size(records)
         _require(offsets <= size - _PART.size, keys, records, f"the index points outside of its {size} bytes")
-        keys, offsets = _without_header(records, keys, offsets)
+        keys, offsets = without_header(records, keys, offsets)
         labels = _read_labels(records, keys, offsets)
         num_identities = int(labels.max()) + 1 if declared is None else declared
         outside = f"label is not below the {num_identities} identities that {PROPERTY} declares"
@@ -104,7 +104,7 @@ class RecordIOSet:
         """Return picture ``index``, encoded, and its file and record; DataError if the record is damaged."""
         records = self.folder / RECORDS
         where = f"{records}: record {self.keys[index]}"
-        return _unpack(_read_record(records, int(self.offsets[index]), where), where)[1], where
+        return unpack(read_record(records, int(self.offsets[index]), where), where)[1], where
 
 
 def _require(valid: npt.NDArray[np.bool_], keys: Integers, path: Path, problem: str) -> None:
@@ -119,7 +119,7 @@ def _size(path: Path) -> int:
     return path.stat().st_size
 
 
-def _read_index(path: Path) -> tuple[Integers, Integers]:
+def read_index(path: Path) -> tuple[Integers, Integers]:
     """Return the index's keys, ascending, and their offsets."""
     if _size(path) == 0:
         raise DataError(f"{path}: the index is empty, so the set holds no images")
@@ -143,7 +143,7 @@ def _read_index(path: Path) -> tuple[Integers, Integers]:
     return ascending, np.frombuffer(offsets, dtype=np.int64)[order]
 
 
-def _read_property(path: Path) -> int | None:
+def read_property(path: Path) -> int | None:
     """Return the number of identities that ``property`` (identities,height,width) declares, if it exists."""
     if not path.exists():
         return None
@@ -156,7 +156,7 @@ def _read_property(path: Path) -> int | None:
     return identities
 
 
-def _read_record(path: Path, offset: int, where: str) -> bytes:
+def read_record(path: Path, offset: int, where: str) -> bytes:
     """Return one record's payload, its parts put together again.
 
     The file is opened for this one read, at a position of its own: safe in threads and after a fork.
@@ -183,7 +183,7 @@ def _read_record(path: Path, offset: int, where: str) -> bytes:
             offset += length + -length % 4
 
 
-def _unpack(payload: bytes, where: str) -> tuple[npt.NDArray[np.float32], bytes]:
+def unpack(payload: bytes, where: str) -> tuple[npt.NDArray[np.float32], bytes]:
     """Split a payload into its labels, at least one, and its picture."""
     if len(payload) < _IR_HEADER.size:
         raise DataError(f"{where}: {len(payload)} bytes are too few for a picture's header")
@@ -196,12 +196,12 @@ def _unpack(payload: bytes, where: str) -> tuple[npt.NDArray[np.float32], bytes]
     return np.frombuffer(payload, dtype="<f4", count=flag, offset=_IR_HEADER.size), payload[start:]
 
 
-def _without_header(path: Path, keys: Integers, offsets: Integers) -> tuple[Integers, Integers]:
+def without_header(path: Path, keys: Integers, offsets: Integers) -> tuple[Integers, Integers]:
     """Keep the pictures only, where record 0 is the header of the public face packs."""
     if keys[0] != 0:
         return keys, offsets
     where = f"{path}: record 0"
-    labels, picture = _unpack(_read_record(path, int(offsets[0]), where), where)
+    labels, picture = unpack(read_record(path, int(offsets[0]), where), where)
     # A picture may have two labels too; only the header has them without a picture.
     if len(labels) != 2 or picture:
         return keys, offsets
@@ -246,7 +246,7 @@ def _chunk_labels(
     # What is not plainly one whole record with a picture is read in full, which says what is wrong with it.
     for row in np.flatnonzero((kind != _WHOLE) | (start >= length)):
         where = f"{path}: record {keys[row]}"
-        own, picture = _unpack(_read_record(path, int(offsets[row]), where), where)
+        own, picture = unpack(read_record(path, int(offsets[row]), where), where)
         if not picture:
             raise DataError(f"{where}: holds no image")
         labels[row] = own[0]

@@ -16,6 +16,7 @@ import numpy as np
 from fedface_flwr.dataprep.names import Names
 from fedface_flwr.dataprep.source import Integers, file_stamp
 from fedface_flwr.errors import DataError
+from fedface_flwr.files import read_regular
 
 PICTURES = (".jpg", ".jpeg", ".png")
 
@@ -78,10 +79,9 @@ class FolderSource:
 def read_file(path: Path) -> tuple[bytes, str]:
     """Return a file's content and its path; DataError if it cannot be read."""
     try:
-        return path.read_bytes(), str(path)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise DataError(f"{path}: cannot be read ({reason})") from error
+        return read_regular(path), str(path)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from error
 
 
 def _visible(folder: str | Path) -> list[os.DirEntry[str]]:

@@ -60,11 +60,11 @@ class RecordIOSource:
 def _salvaged(folder: Path, problems: list[str], first: DataError) -> RecordIOSet:
     """Open a set that cannot be opened as a whole, record by record."""
     records = folder / RECORDS
-    keys, offsets = recordio._read_index(folder / INDEX)
+    keys, offsets = recordio.read_index(folder / INDEX)
     if not records.is_file():
         raise first
     try:
-        recordio._read_property(folder / PROPERTY)
+        recordio.read_property(folder / PROPERTY)
     except DataError as error:
         problems.append(str(error))
     keys, offsets = _pictures(records, keys, offsets, problems)
@@ -88,7 +88,7 @@ def _pictures(records: Path, keys: Integers, offsets: Integers, problems: list[s
     """Leave out the header and identity records; with a damaged header, whatever has no picture is told by itself."""
     try:
         if len(keys) and 0 <= offsets[0] <= records.stat().st_size - 8:
-            return recordio._without_header(records, keys, offsets)
+            return recordio.without_header(records, keys, offsets)
     except DataError as error:
         problems.append(str(error))
         return keys[keys != 0], offsets[keys != 0]
@@ -96,7 +96,7 @@ def _pictures(records: Path, keys: Integers, offsets: Integers, problems: list[s
 
 
 def _label(records: Path, offset: int, where: str) -> int:
-    own, picture = recordio._unpack(recordio._read_record(records, offset, where), where)
+    own, picture = recordio.unpack(recordio.read_record(records, offset, where), where)
     if not picture:
         raise DataError(f"{where}: holds no image")
     label = float(own[0])

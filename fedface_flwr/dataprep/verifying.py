@@ -104,7 +104,7 @@ def _declared_side(source: RecordIOSource) -> Iterator[str]:
 def _identity_ranges(source: RecordIOSource) -> Iterator[str]:
     """Compare the range records that follow the pictures of a public pack with the pictures' labels."""
     records = source.faces.folder / RECORDS
-    keys, offsets = recordio._read_index(source.faces.folder / INDEX)
+    keys, offsets = recordio.read_index(source.faces.folder / INDEX)
     header = _range(records, int(keys[0]), int(offsets[0])) if len(keys) and keys[0] == 0 else None
     if header is None or isinstance(header, str):
         return
@@ -132,7 +132,7 @@ def _range(records: Path, key: int, offset: int) -> tuple[int, int] | str | None
     """Return the two bounds that a range record holds, what is wrong with it, or None if it is a picture."""
     where = f"{records}: record {key}"
     try:
-        labels, picture = recordio._unpack(recordio._read_record(records, offset, where), where)
+        labels, picture = recordio.unpack(recordio.read_record(records, offset, where), where)
     except DataError as error:
         return str(error)
     bounds = [float(label) for label in labels]
