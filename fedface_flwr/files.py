@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from stat import S_ISREG
 from uuid import uuid4
 
 
@@ -45,7 +47,31 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
+def read_regular(path: Path) -> bytes:
+    """Return the content of a file whose name comes out of another file, so that it may be anything.
+
+    Raises
+    ------
+    OSError
+        If there is none, or it is no regular file: a pipe would wait for ever, a device has no end.
+    """
+    try:
+        # Not to wait for the other end of a pipe.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except ValueError as error:
+        raise OSError(errno.EINVAL, str(error), str(path)) from error
+    with open(descriptor, "rb") as file:
+        if not S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        return file.read()
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a UTF-8 text file, whole or not at all."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def printable(text: str) -> str:
+    """Escape what file names may hold, but neither a terminal nor a UTF-8 file of lines can."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)

@@ -20,11 +20,11 @@ from fedface_flwr.dataprep.lists import ListSource
 from fedface_flwr.dataprep.names import Identities, first_repeated
 from fedface_flwr.dataprep.pictures import Prepared, jpeg
 from fedface_flwr.dataprep.points import Points, read_points
-from fedface_flwr.dataprep.progress import Reporter
 from fedface_flwr.dataprep.source import Integers, file_stamp
 from fedface_flwr.dataprep.staging import ORIGIN, Staging, made_of, staging, write_json
 from fedface_flwr.dataprep.work import chunks
 from fedface_flwr.errors import DataError
+from fedface_flwr.reporting.bars import Reporter
 
 TARGETS = ("folder", "recordio")
 

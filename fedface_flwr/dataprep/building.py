@@ -14,15 +14,15 @@ import numpy.typing as npt
 
 from fedface_flwr.data.recordio import RECORDS
 from fedface_flwr.data.recordio_writer import Records, complete, framed, grouped_keys, header_record, payload
-from fedface_flwr.dataprep.names import dense, printable
+from fedface_flwr.dataprep.names import dense
 from fedface_flwr.dataprep.pictures import Prepared
-from fedface_flwr.dataprep.progress import Reporter
 from fedface_flwr.dataprep.records import IDENTITIES
 from fedface_flwr.dataprep.source import Integers
 from fedface_flwr.dataprep.staging import Staging
 from fedface_flwr.dataprep.work import chunks
 from fedface_flwr.errors import DataError
-from fedface_flwr.files import write_text
+from fedface_flwr.files import printable, write_text
+from fedface_flwr.reporting.bars import Reporter
 
 BROKEN = "broken.txt"
 """File of a finished set that was made with ``--skip-broken``: a line for each picture that was left out."""

@@ -13,15 +13,15 @@ from fedface_flwr.dataprep import aligning, arguments, pack
 from fedface_flwr.dataprep.convert import convert
 from fedface_flwr.dataprep.inspecting import inspect
 from fedface_flwr.dataprep.inspection_text import inspection_lines
-from fedface_flwr.dataprep.names import printable
 from fedface_flwr.dataprep.pictures import Encoding
-from fedface_flwr.dataprep.progress import Reporter
 from fedface_flwr.dataprep.source import Source, SourceOptions
 from fedface_flwr.dataprep.sources import open_source
 from fedface_flwr.dataprep.split import split
 from fedface_flwr.dataprep.sums import read_sums, write_sums
 from fedface_flwr.dataprep.verifying import unlisted, verify_structure, verify_sums
 from fedface_flwr.errors import DataError, FedFaceError
+from fedface_flwr.files import printable
+from fedface_flwr.reporting.bars import Reporter
 
 DONE, FAILED = 0, 1
 """Exit codes, beside argparse's 2 for a command line that cannot be meant and 130 for an interrupt."""

@@ -12,10 +12,10 @@ import numpy as np
 
 from fedface_flwr.dataprep.building import Builder, Plan
 from fedface_flwr.dataprep.pictures import Encoding, Prepared, prepare
-from fedface_flwr.dataprep.progress import Reporter
 from fedface_flwr.dataprep.source import Source
 from fedface_flwr.dataprep.staging import ORIGIN, made_of, staging, write_json
 from fedface_flwr.errors import DataError
+from fedface_flwr.reporting.bars import Reporter
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from fedface_flwr.data.sets import Images
 from fedface_flwr.dataprep.colour import SAMPLE, ColourGuess, guess, red_over_blue
 from fedface_flwr.dataprep.names import repeats
 from fedface_flwr.dataprep.pictures import Look, look
-from fedface_flwr.dataprep.progress import Reporter
 from fedface_flwr.dataprep.source import Source, count_identities
 from fedface_flwr.dataprep.work import chunks
 from fedface_flwr.errors import DataError
+from fedface_flwr.reporting.bars import Reporter
 
 _DIGEST = 16
 

@@ -16,11 +16,6 @@ Integers = npt.NDArray[np.int64]
 _DIGEST = 16  # bytes that tell contents apart
 
 
-def printable(text: str) -> str:
-    """Escape what file names may hold, but neither a terminal nor a UTF-8 file of lines can."""
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
-
-
 class Names(Sequence[str]):
     """A list of strings in one block of bytes, with eight bytes more for each; file names are kept exactly."""
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 
 from fedface_flwr.dataprep.pictures import Encoding, Prepared, prepare
-from fedface_flwr.dataprep.progress import Reporter
 from fedface_flwr.dataprep.work import chunks
 from fedface_flwr.errors import DataError
 from fedface_flwr.files import replacing
@@ -19,6 +18,7 @@ from fedface_flwr.protocols.pairs_csv import read_csv_pairs
 from fedface_flwr.protocols.pairs_lfw import read_lfw_pairs
 from fedface_flwr.protocols.pairs_list import read_list_pairs
 from fedface_flwr.protocols.pairs_set import Pairs, text_lines
+from fedface_flwr.reporting.bars import Reporter
 
 FORMATS = ("csv", "lfw", "list")
 

@@ -71,6 +71,8 @@ class ParquetSource:
                 label = _column(file, schema, options.label, _LABEL_COLUMNS, "--label-field")
                 names = _class_names(schema, label)
                 _check_image_column(file, schema, image)
+                _check_label_column(file, schema, label)
+                _check_rows(file, opened)
                 starts.append(total)
                 kept = []
                 for row, value in enumerate(_values(file, opened, label)):
@@ -201,13 +203,27 @@ def _check_image_column(path: Path, schema: Any, column: str) -> None:
     import pyarrow.types as types
 
     kind = schema.field(column).type
-    if types.is_struct(kind):
-        names = [kind.field(at).name for at in range(kind.num_fields)]
-        usable = "bytes" in names
-    else:
-        usable = types.is_binary(kind) or types.is_large_binary(kind)
-    if not usable:
+    fields = [kind.field(at) for at in range(kind.num_fields)] if types.is_struct(kind) else []
+    held = next((field.type for field in fields if field.name == "bytes"), kind)
+    if not (types.is_binary(held) or types.is_large_binary(held)):
         raise DataError(f"{path}: column {column} is {kind}; pictures are struct<bytes, path> or binary")
+
+
+def _check_label_column(path: Path, schema: Any, column: str) -> None:
+    import pyarrow.types as types
+
+    kind = schema.field(column).type
+    held = kind.value_type if types.is_dictionary(kind) else kind
+    if not (types.is_integer(held) or types.is_string(held) or types.is_large_string(held)):
+        raise DataError(f"{path}: column {column} is {kind}; labels are whole numbers or texts")
+
+
+def _check_rows(path: Path, file: Any) -> None:
+    """Refuse more rows than there can be pictures, since a few bytes can stand for any number of equal labels."""
+    rows, size = file.metadata.num_rows, path.stat().st_size
+    counted = sum(file.metadata.row_group(at).num_rows for at in range(file.metadata.num_row_groups))
+    if rows != counted or not 0 <= rows <= size:
+        raise DataError(f"{path}: damaged: it announces {rows} rows, has {counted} in its groups and {size} bytes")
 
 
 def _class_names(schema: Any, label: str) -> list[str] | None:
@@ -215,7 +231,7 @@ def _class_names(schema: Any, label: str) -> list[str] | None:
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
         names = features[label]["names"]
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, RecursionError):
         return None
     return names if isinstance(names, list) and all(isinstance(name, str) for name in names) else None
 

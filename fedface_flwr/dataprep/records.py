@@ -111,7 +111,7 @@ def _sidecar(path: Path) -> dict[int, str]:
         return named
     for number, line in lines(path):
         label, tab, name = line.partition("\t")
-        if not tab or not label.isdigit() or not name:
+        if not tab or not (label.isascii() and label.isdigit() and len(label) < 19) or not name:
             raise DataError(f"{path}: line {number} is not 'label<TAB>name'; remove the file or write it anew")
         named[int(label)] = name
     return named

@@ -15,11 +15,11 @@ import numpy as np
 from fedface_flwr.dataprep.building import Builder, Built, Plan
 from fedface_flwr.dataprep.convert import picture, request_of, require_identities
 from fedface_flwr.dataprep.pictures import Encoding
-from fedface_flwr.dataprep.progress import Reporter
 from fedface_flwr.dataprep.source import Integers, Source
 from fedface_flwr.dataprep.staging import ORIGIN, made_of, staging, write_json
 from fedface_flwr.errors import DataError
 from fedface_flwr.files import replacing
+from fedface_flwr.reporting.bars import Reporter
 
 MANIFEST = "manifest.json"
 KINDS = ("identity", "image")

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedface_flwr.dataprep.progress import Advance
 from fedface_flwr.errors import DataError
 from fedface_flwr.files import write_text
+from fedface_flwr.reporting.bars import Advance
 
 ALGORITHMS = ("sha256", "sha512", "sha384", "sha224", "sha1", "md5", "blake2b", "blake2s")
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -133,7 +134,8 @@ def _read_index(index: Path, root: Path | None, places: _Places) -> None:
             )
             continue
         if path not in sizes:
-            sizes[path] = path.stat().st_size if path.is_file() else -1
+            # Unlike Path.is_file, this also says no to a name that is too long.
+            sizes[path] = path.stat().st_size if os.path.isfile(path) else -1
         if offset >= sizes[path]:
             what = "there is no file" if sizes[path] < 0 else f"byte {offset} is outside of"
             places.problems.append(f"{index}: line {number}: {what} {path}")
@@ -147,7 +149,7 @@ def _index_entry(index: Path, root: Path | None, columns: list[str]) -> tuple[Pa
         name, shard, offset, label = columns
         relative = Path(name, f"{name}-{int(shard):05d}.tfrecord")
         roots = [root] if root is not None else [index.parent, index.parent.parent]
-        path = next((place / relative for place in roots if (place / relative).is_file()), roots[0] / relative)
+        path = next((place / relative for place in roots if os.path.isfile(place / relative)), roots[0] / relative)
         return path, int(offset), str(int(label))
     if len(columns) == 3:
         picture, shard, offset = columns

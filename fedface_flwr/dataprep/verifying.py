@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,12 +12,12 @@ import numpy as np
 from fedface_flwr.data import recordio
 from fedface_flwr.data.recordio import INDEX, PROPERTY, RECORDS
 from fedface_flwr.dataprep.pictures import Encoding, prepare
-from fedface_flwr.dataprep.progress import Reporter
 from fedface_flwr.dataprep.records import RecordIOSource
 from fedface_flwr.dataprep.source import Source
 from fedface_flwr.dataprep.sums import Sum, digests_of
 from fedface_flwr.dataprep.work import chunks
 from fedface_flwr.errors import DataError
+from fedface_flwr.reporting.bars import Reporter
 
 
 def verify_sums(target: Path, sums: list[Sum], folder: Path, reporter: Reporter) -> Iterator[str]:
@@ -41,27 +42,30 @@ def verify_sums(target: Path, sums: list[Sum], folder: Path, reporter: Reporter)
     home = target if target.is_dir() else target.parent
     wanted = [(entry, _place(entry.name, home, folder)) for entry in sums]
     if not target.is_dir():
-        wanted = [(entry, path) for entry, path in wanted if path.resolve() == target.resolve()]
+        own = os.path.realpath(target)
+        wanted = [(entry, path) for entry, path in wanted if os.path.realpath(path) == own]
     if not wanted:
         raise DataError(f"{target}: the checksum file has no line for it")
-    total = sum(path.stat().st_size for _, path in wanted if path.is_file())
+    total = sum(path.stat().st_size for _, path in wanted if os.path.isfile(path))
     with reporter.bar("checksums", total) as advance:
         for entry, path in wanted:
-            if not path.is_file():
+            if not os.path.isfile(path):
                 yield f"{path}: missing; the checksum file lists it"
             elif entry.digest not in digests_of(path, entry.algorithms, advance).values():
                 yield f"{path}: not the file that the checksum was made of ({' or '.join(entry.algorithms)})"
 
 
 def _place(name: str, home: Path, folder: Path) -> Path:
-    return home / name if (home / name).exists() else folder / name
+    # os.path, unlike Path, takes any name; one that is no name at all (with a zero byte) is the name of no file.
+    name = name.replace("\0", "\\0")
+    return home / name if os.path.exists(home / name) else folder / name
 
 
 def unlisted(target: Path, sums: list[Sum], folder: Path) -> list[Path]:
     """Return the RecordIO files of a set that no line is about."""
-    listed = {_place(entry.name, target, folder).resolve() for entry in sums}
+    listed = {os.path.realpath(_place(entry.name, target, folder)) for entry in sums}
     present = [target / name for name in (RECORDS, INDEX, PROPERTY) if (target / name).is_file()]
-    return [path for path in present if path.resolve() not in listed]
+    return [path for path in present if os.path.realpath(path) not in listed]
 
 
 def verify_structure(source: Source, reporter: Reporter) -> Iterator[str]:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from fedface_flwr.dataprep.progress import Reporter
 from fedface_flwr.errors import DataError
+from fedface_flwr.reporting.bars import Reporter
 
 CHUNK = 512
 """Pictures that are in memory at a time, and between two checkpoints."""

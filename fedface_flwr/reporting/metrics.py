@@ -170,7 +170,7 @@ def _mend(path: Path) -> list[Event]:
 def _is_json(line: bytes) -> bool:
     try:
         json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return True
 
@@ -178,7 +178,7 @@ def _is_json(line: bytes) -> bool:
 def _event(line: bytes, where: str) -> Event:
     try:
         record = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: not JSON ({error}); the log was edited or its disk is damaged") from error
     if not (isinstance(record, dict) and isinstance(record.get("event"), str) and "time" in record):
         raise DataError(f"{where}: not an event (an object with 'event' and 'time')")

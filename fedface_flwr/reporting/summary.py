@@ -105,7 +105,7 @@ def read_summary(path: Path) -> Summary:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such summary; it is written when a run finishes") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: not JSON ({error}); run again or restore the file") from error
     _check(content, str(path))
     return cast(Summary, content)

@@ -13,7 +13,7 @@ from fedface_flwr.data.packs import read_pack
 from fedface_flwr.dataprep.command import main
 from fedface_flwr.dataprep.pack import _encoded
 from fedface_flwr.dataprep.pictures import Prepared
-from fedface_flwr.dataprep.progress import Reporter
+from fedface_flwr.reporting.bars import Reporter
 
 
 def pack(*arguments: object) -> int:

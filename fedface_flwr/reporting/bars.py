@@ -10,7 +10,7 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from fedface_flwr.dataprep.names import printable
+from fedface_flwr.files import printable
 
 
 class Advance(Protocol):
