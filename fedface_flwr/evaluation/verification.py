@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedface_flwr.errors import ConfigError, DataError
+from fedface_flwr.evaluation import roc
+from fedface_flwr.evaluation.pair_figures_counts import count_on_grid
 
 FOLDS = 10
 FAR_TARGETS = (1e-3, 1e-4)
@@ -190,19 +192,23 @@ def verify(
     choosing = range(folds) if threshold_folds is None else threshold_folds
     _check_folds(folds, set(tested), set(choosing))
 
-    best, accuracies = _cross_validate(_correct_counts(distances, same, slices), slices, tested, choosing)
+    distances = distances.astype(np.float64, copy=False)
+    fold_of_pair = np.repeat(np.arange(folds), [part.stop - part.start for part in slices])
+    counts = count_on_grid(distances, same, fold_of_pair, folds, THRESHOLDS)
+    best, accuracies = _cross_validate(counts.correct, slices, tested, choosing)
     pooled_distances = np.concatenate([distances[slices[fold]] for fold in tested])
     pooled_same = np.concatenate([same[slices[fold]] for fold in tested])
     if pooled_same.all() or not pooled_same.any():
         raise DataError("the test folds hold only pairs of one kind: order the pack so that each fold has both kinds")
-    genuine, impostor = np.sort(pooled_distances[pooled_same]), np.sort(pooled_distances[~pooled_same])
+    # A distance is a score turned round; sorted once for all that follows.
+    genuine, impostor = np.sort(-pooled_distances[pooled_same]), np.sort(-pooled_distances[~pooled_same])
     return Verification(
         accuracy=float(np.mean(accuracies)),
         accuracy_std=float(np.std(accuracies)),
         thresholds=tuple(float(THRESHOLDS[index]) for index in best),
         fold_accuracies=tuple(accuracies),
-        tar_at_far={target: _tar_at_far(genuine, impostor, target) for target in FAR_TARGETS},
-        auc=_auc(genuine, impostor),
+        tar_at_far={point.target: point.tar for point in roc.tar_at_far(genuine, impostor, FAR_TARGETS, "at most")},
+        auc=roc.auc(genuine, impostor),
         pairs=len(pooled_same),
     )
 
@@ -224,25 +230,6 @@ def _check_folds(folds: int, tested: set[int], choosing: set[int]) -> None:
         )
 
 
-def _correct_counts(
-    distances: npt.NDArray[np.floating], same: npt.NDArray[np.bool_], slices: tuple[slice, ...]
-) -> npt.NDArray[np.int64]:
-    """Pairs classified right, for each fold and threshold; shape (folds, len(THRESHOLDS)).
-
-    One histogram of all pairs replaces a pass over the pairs for each fold and threshold. Counts stay
-    integers, so that their order is that of the accuracies and ties fall as they do in the usual loop.
-    """
-    folds, bins = len(slices), len(THRESHOLDS) + 1
-    # The first threshold above a distance: side="right", for a distance equal to a threshold is not below it.
-    accepted_from = np.searchsorted(THRESHOLDS, distances.astype(np.float64), side="right")
-    fold_of_pair = np.repeat(np.arange(folds), [part.stop - part.start for part in slices])
-    cells = (same * folds + fold_of_pair) * bins + accepted_from
-    impostor, genuine = np.bincount(cells, minlength=2 * folds * bins).reshape(2, folds, bins)
-    rejected_impostor = impostor.sum(axis=1, keepdims=True) - np.cumsum(impostor, axis=1)
-    correct: npt.NDArray[np.int64] = np.cumsum(genuine, axis=1) + rejected_impostor
-    return correct[:, :-1]
-
-
 def _cross_validate(
     correct: npt.NDArray[np.int64], slices: tuple[slice, ...], tested: Sequence[int], choosing: Sequence[int]
 ) -> tuple[list[int], list[float]]:
@@ -251,21 +238,3 @@ def _cross_validate(
     sizes = [slices[fold].stop - slices[fold].start for fold in tested]
     hits = [int(correct[fold, index]) for fold, index in zip(tested, best, strict=True)]
     return best, [hit / size for hit, size in zip(hits, sizes, strict=True)]
-
-
-def _tar_at_far(genuine: npt.NDArray[np.floating], impostor: npt.NDArray[np.floating], target: float) -> float:
-    """Share of sorted genuine distances below the largest threshold of FAR at most ``target`` (below 1)."""
-    rates = np.arange(len(impostor)) / len(impostor)
-    passing = int(np.searchsorted(rates, target, side="right")) - 1
-    return int(np.searchsorted(genuine, impostor[passing], side="left")) / len(genuine)
-
-
-def _auc(genuine: npt.NDArray[np.floating], impostor: npt.NDArray[np.floating]) -> float:
-    """Share of (genuine, impostor) couples, of sorted distances, with the genuine one nearer; a tie is half.
-
-    This Mann-Whitney count equals scikit-learn's ``roc_auc_score``, whose checks of its input would take most
-    of the time of :func:`verify`.
-    """
-    farther = np.searchsorted(impostor, genuine, side="left") + np.searchsorted(impostor, genuine, side="right")
-    twice_couples = 2 * len(genuine) * len(impostor)
-    return (twice_couples - int(farther.sum())) / twice_couples
