@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from clients.policy import SiloPolicy
 from fedface_flwr.errors import DataError, ProtocolError, StateError
@@ -41,10 +42,13 @@ class Ledger:
     def _load(self) -> dict[str, dict[str, Figures]]:
         try:
             answers = json.loads(self._path.read_text(encoding="utf-8"))
-            return {group: dict(known) for group, known in dict(answers).items()}
+            return {
+                group: {model: _figures(figures) for model, figures in _object(known).items()}
+                for group, known in _object(answers).items()
+            }
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise StateError(f"{self._path}: not a readable ledger ({error}); start a new run") from error
 
     def answer(self, task: EvaluateTask, compute: Callable[[], Mapping[str, float]]) -> Figures:
@@ -91,3 +95,19 @@ class Ledger:
             write_text(self._path, json.dumps(answers))
         except OSError as error:
             raise StateError(f"{self._path}: cannot be written ({error}); free some space") from error
+
+
+def _object(content: Any) -> Mapping[str, Any]:
+    if not isinstance(content, dict):
+        raise ValueError(f"{type(content).__name__} where an object belongs")
+    return content
+
+
+def _figures(content: Any) -> Figures:
+    figures = _object(content)
+    if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in figures.values()):
+        raise ValueError("a figure is no number")
+    try:
+        return {name: float(value) for name, value in figures.items()}
+    except OverflowError as error:
+        raise ValueError("a figure is too large") from error

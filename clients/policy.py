@@ -73,7 +73,7 @@ class SiloPolicy:
             values = tomllib.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return cls()
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ConfigError(f"{path}: not a readable TOML file ({error}); mend it or remove it") from error
         return cls.read(values, str(path))
 

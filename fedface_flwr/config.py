@@ -11,6 +11,7 @@ import dataclasses
 import json
 import math
 import re
+import sys
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -421,7 +422,8 @@ def _build(kind: Any, value: Any, key: str) -> Any:
         _require(isinstance(value, (list, tuple)), key, value, "must be a list")
         return tuple(_build(get_args(kind)[0], item, f"{key}[{i}]") for i, item in enumerate(value))
     if kind is float:
-        number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        # Whole numbers may be larger than any float.
+        number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
         _require(number, key, value, "must be a finite number")
         return float(value)
     _require(type(value) is kind, key, value, f"must be of type {kind.__name__}")
@@ -432,7 +434,7 @@ def _build_dataclass(kind: type[T], value: Any, key: str) -> T:
     _require(isinstance(value, Mapping), key or "config", value, "must be a mapping")
     hints = get_type_hints(kind)
     dot = f"{key}." if key else ""
-    unknown, missing = sorted(set(value) - set(hints)), sorted(set(hints) - set(value))
+    unknown, missing = sorted(set(value) - set(hints), key=str), sorted(set(hints) - set(value))
     if unknown:
         raise ConfigError(f"{dot}{unknown[0]}: no such key; known here: {', '.join(sorted(hints))}")
     if missing:

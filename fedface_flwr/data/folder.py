@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedface_flwr.errors import DataError
+from fedface_flwr.files import read_regular
 
 _PICTURES = (".jpg", ".jpeg", ".png")
 
@@ -60,7 +61,7 @@ class FolderSet:
         """Return picture ``index``, encoded, and its path; DataError if the file cannot be read."""
         path = self.files[index]
         try:
-            return path.read_bytes(), str(path)
+            return read_regular(path), str(path)
         except OSError as error:
             raise DataError(f"{path}: cannot be read ({error.strerror})") from error
 

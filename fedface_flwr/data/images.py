@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import io
-import struct
-import zlib
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
@@ -24,8 +23,9 @@ _LARGEST_PHOTO = 64_000_000
 _LONGEST_PHOTO = 32_766
 # Grey, RGB, palette, with or without alpha, and CMYK; what is left has more than 8 bits a channel.
 _MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK")
-# What Pillow raises on damaged files, of which it documents the first only.
-_DAMAGED = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, Image.DecompressionBombError)
+# What Pillow only warns about, such as damaged EXIF data, does not change the pixels. Not around each call, since
+# pictures are decoded in threads, which have all filters in common.
+warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,9 @@ def _rgb(
             if picture.mode not in _MODES:
                 raise DataError(f"{where}: the image has pixels of kind {picture.mode}; convert it to 8 bits a channel")
             return turn(picture.convert("RGB"))
-    except _DAMAGED as error:
+    except DataError:
+        raise
+    except Exception as error:  # Pillow does not say what it raises on damaged files
         raise DataError(f"{where}: the image cannot be decoded ({error}); remove or replace it") from error
 
 

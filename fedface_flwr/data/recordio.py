@@ -149,10 +149,12 @@ def read_property(path: Path) -> int | None:
         return None
     try:
         identities, height, width = map(int, path.read_bytes().split(b","))
-        if min(identities, height, width) < 1:
-            raise ValueError("not positive")
+        if min(identities, height, width) < 1 or identities > _LARGEST_LABEL + 1:
+            raise ValueError("not positive, or too many to be labels")
     except (ValueError, OSError) as error:
-        raise DataError(f"{path}: not 'identities,height,width' in positive whole numbers") from error
+        raise DataError(
+            f"{path}: not 'identities,height,width' in positive whole numbers up to {_LARGEST_LABEL + 1}"
+        ) from error
     return identities
 
 
@@ -165,7 +167,7 @@ def read_record(path: Path, offset: int, where: str) -> bytes:
     parts: list[bytes] = []
     with path.open("rb") as file:
         while True:
-            head = os.pread(file.fileno(), _PART.size, offset)
+            head = os.pread(file.fileno(), _PART.size, offset) if offset < size else b""
             if len(head) < _PART.size:
                 raise DataError(f"{where}: truncated, the file ends inside of it")
             magic, word = _PART.unpack(head)

@@ -94,8 +94,13 @@ def _visible(folder: str | Path) -> list[os.DirEntry[str]]:
 
 def _files(folder: str) -> Iterator[str]:
     """Yield the files below a folder, in order; links to folders are not followed, so there is no way in a circle."""
-    for entry in _visible(folder):
-        if entry.is_dir(follow_symlinks=False):
-            yield from _files(entry.path)
+    # Not by calling itself, for folders can be nested deeper than calls.
+    waiting = [iter(_visible(folder))]
+    while waiting:
+        entry = next(waiting[-1], None)
+        if entry is None:
+            waiting.pop()
+        elif entry.is_dir(follow_symlinks=False):
+            waiting.append(iter(_visible(entry.path)))
         else:
             yield entry.path

@@ -23,6 +23,7 @@ FORMAT = "fedface-onnx-1"
 OUTPUT = "embedding"
 
 _DEFAULT_SIZE = 112
+_LARGEST_SIZE, _LARGEST_BATCH = 1024, 1 << 26  # pixels of a side; of all pictures of a fixed batch
 _MISSING = "ONNX files need the packages onnx and onnxruntime; install fedface-flwr[tools]"
 _ON_GPU = "CUDAExecutionProvider"
 # What a graph that normalises pixels itself does to them first, as insightface's older exports do.
@@ -202,6 +203,8 @@ def _feed(session: Any, model: Any, path: Path, input_size: int | None, colour_o
     if len(sides) > 1 or (shape[2] if channels_last else shape[0]) not in (0, 3):
         raise DataError(f"{path}: input {entry.name} has shape {entry.shape}, not square pictures of three channels")
     size = next(iter(sides), input_size or _DEFAULT_SIZE)
+    if not 0 < size <= _LARGEST_SIZE or max(batch, 1) * size * size > _LARGEST_BATCH:
+        raise DataError(f"{path}: input {entry.name} has shape {entry.shape}, above what faces or a machine have")
     if input_size not in (None, size):
         raise ConfigError(f"input size {input_size}: {path} takes {size}")
     metadata = _metadata(model)

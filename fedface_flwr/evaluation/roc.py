@@ -78,7 +78,7 @@ def tar_at_far(
         highest TAR at its FAR) and the next point of the curve, as ``numpy.interp`` does on all points.
     below : int
         Impostor pairs that were left out of ``impostor``: all of them score lower than each one there. Low rates depend
-        on few of many pairs, and :func:`highest` spares sorting the rest.
+        on few of many pairs, and the rest need not be sorted.
 
     Raises
     ------
@@ -99,19 +99,6 @@ def tar_at_far(
             raise ConfigError(f"a false accept rate is {target}: it must lie in [0, 1]")
     ranked = _Ranked.of(genuine, impostor, below)
     return [rules[rule](ranked, float(target)) for target in targets]
-
-
-def highest(impostor: Scores, share: float) -> tuple[Scores, int]:
-    """Return about this share of the scores, the highest ones, ascending, and how many others are all below them.
-
-    The array is reordered in place, which takes a fraction of sorting it. Scores equal to the highest one that is left
-    out are left out too, so that what remains may be empty.
-    """
-    cut = int(len(impostor) * (1 - share))
-    impostor.partition(cut)
-    top = np.sort(impostor[cut:])
-    tied = 0 if cut == 0 else int(np.searchsorted(top, top[0], side="right"))
-    return top[tied:], cut + tied
 
 
 def doubt(target: float, impostors: int) -> tuple[str, bool]:

@@ -193,7 +193,7 @@ def verify(
     _check_folds(folds, set(tested), set(choosing))
 
     distances = distances.astype(np.float64, copy=False)
-    fold_of_pair = np.repeat(np.arange(folds), [part.stop - part.start for part in slices])
+    fold_of_pair = np.repeat(np.arange(folds, dtype=np.int64), [part.stop - part.start for part in slices])
     counts = count_on_grid(distances, same, fold_of_pair, folds, THRESHOLDS)
     best, accuracies = _cross_validate(counts.correct, slices, tested, choosing)
     pooled_distances = np.concatenate([distances[slices[fold]] for fold in tested])

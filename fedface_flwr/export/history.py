@@ -6,16 +6,12 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
-
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError  # type: ignore[import-untyped]
 
 from fedface_flwr.config import Config, from_container
 from fedface_flwr.errors import ConfigError, DataError
 from fedface_flwr.reporting.run_folder import RunFolder
 from fedface_flwr.reporting.summary import Summary, read_summary
+from fedface_flwr.yaml_file import parse_yaml
 
 _GROUPS = ("strategy", "head", "optimizer", "training")
 
@@ -46,9 +42,9 @@ class History:
         """
         run = RunFolder(folder)
         try:
-            content = OmegaConf.to_container(OmegaConf.load(run.config))
-            config = from_container(cast("dict[str, Any]", content))
-        except (OSError, ValueError, YAMLError, OmegaConfBaseException, ConfigError) as error:
+            content, _ = parse_yaml(run.config)
+            config = from_container(content if isinstance(content, dict) else {})
+        except (ValueError, ConfigError) as error:
             raise DataError(
                 f"{run.config}: not the configuration of a run ({error}); a copy of the checkpoint in another folder "
                 "is exported without its history"

@@ -95,7 +95,10 @@ def _figure(entry: Any, where: str) -> Figure:
 
 
 def _is_number(value: Any) -> bool:
-    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+    if isinstance(value, int):
+        # JSON's whole numbers may be larger than any float.
+        return not isinstance(value, bool) and abs(value) < 1 << 63
+    return value is None or isinstance(value, float)
 
 
 def _number(value: Any) -> float:

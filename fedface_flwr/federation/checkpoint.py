@@ -12,6 +12,7 @@ from safetensors.numpy import save_file
 
 from fedface_flwr.errors import StateError
 from fedface_flwr.federation.layout import Counters, Entry, Kind, Layout, ModelState, Vector
+from fedface_flwr.federation.run_state import UNREADABLE
 from fedface_flwr.files import replacing
 
 FORMAT = "fedface-backbone-1"
@@ -62,7 +63,7 @@ def load_backbone(path: Path, layout: Layout) -> tuple[ModelState, dict[str, str
         with safe_open(path, framework="numpy") as file:
             metadata = dict(file.metadata() or {})
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-    except (SafetensorError, OSError) as error:
+    except UNREADABLE as error:
         raise StateError(f"{path}: not a readable safetensors file ({error})") from error
     if metadata.get("format") != FORMAT:
         raise StateError(f"{path}: its format is {metadata.get('format')!r}, not {FORMAT!r}")

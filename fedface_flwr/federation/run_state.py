@@ -19,6 +19,9 @@ from fedface_flwr.files import replacing
 
 FORMAT = "fedface-run-1"
 
+# Besides its own errors safetensors lets out NumPy's, about types such as float8 that NumPy has not.
+UNREADABLE = (SafetensorError, OSError, AttributeError, TypeError)
+
 Arrays = dict[str, npt.NDArray[Any]]
 
 
@@ -60,12 +63,14 @@ def load_state(path: Path) -> tuple[Arrays, dict[str, Any]]:
             metadata = dict(file.metadata() or {})
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
         values = json.loads(metadata["values"])
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
+    except (*UNREADABLE, KeyError, ValueError, RecursionError) as error:
         raise StateError(f"{path}: not a readable state of a run ({error}); start the run anew") from error
     if metadata.get("format") != FORMAT:
         raise StateError(f"{path}: its format is {metadata.get('format')!r}, not {FORMAT!r}")
     if metadata.get("digest") != digest_of(arrays):
         raise StateError(f"{path}: is damaged, its content has another digest than was written; start the run anew")
+    if not isinstance(values, dict):
+        raise StateError(f"{path}: is damaged, its values are {type(values).__name__}; start the run anew")
     return arrays, values
 
 
@@ -75,5 +80,6 @@ def digest_of(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
         digest.update(f"{name} {array.dtype} {array.shape}\n".encode())
-        digest.update(array.data)
+        # As bytes, for NumPy has types, such as bfloat16, that are no buffers.
+        digest.update(array.reshape(-1).view(np.uint8).data)
     return digest.hexdigest()

@@ -153,7 +153,7 @@ def _check(ours: Mapping[str, Tensor], architecture: Architecture, dialect: Dial
         if tensor.shape != expected[name].shape:
             shapes = f"{list(tensor.shape)}, not {list(expected[name].shape)} as in {what}"
             raise DataError(f"{where}: tensor {named([name])} has shape {shapes}")
-        if tensor.is_floating_point() != expected[name].is_floating_point():
+        if tensor.is_floating_point() != expected[name].is_floating_point() or tensor.is_complex():
             raise DataError(f"{where}: tensor {named([name])} is of type {tensor.dtype}")
         if not bool(tensor.isfinite().all()) or (name.endswith("running_var") and bool((tensor < 0).any())):
             raise DataError(f"{where}: tensor {named([name])} holds values that are not finite or negative variances")

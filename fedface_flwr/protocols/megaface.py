@@ -171,11 +171,14 @@ def from_options(name: str, options: Mapping[str, object], root: Path) -> MegaFa
         raise read.wrong("flip", "features have what they have; only pictures can be mirrored")
     try:
         probes, distractors = read_list(read.file("probes")), read_list(read.file("distractors"))
+        identities = identities_of(probes)
+        if np.bincount(identities).max() < 2:
+            raise DataError(f"{probes.source}: no person has two faces, so no probe has a mate")
         return MegaFaceBenchmark(
             name,
             _loader(read, "probe", probes, name, root),
             _loader(read, "distractor", distractors, name, root),
-            identities_of(probes),
+            identities,
             probe_noise(read.file("probe_noise"), probes) if read.given("probe_noise") else None,
             distractor_noise(read.file("distractor_noise"), distractors) if read.given("distractor_noise") else None,
             _sets(read, options, distractors, root),

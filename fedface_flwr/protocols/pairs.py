@@ -103,7 +103,7 @@ def from_options(name: str, options: Mapping[str, object], root: Path) -> PairsB
         load = with_landmarks(load, read.file("landmarks"), read.folder("images"))
     benchmark = PairsBenchmark(name, load, read.flips(), read.choices("far_rules", FAR_RULES, FAR_RULES[:1]))
     try:
-        _check(load())
+        _check(load(), read.text("folder" if kind == "cfp" else "file"))
     except DataError as error:
         raise DataError(f"{name}: {error}") from error
     return benchmark
@@ -128,6 +128,6 @@ def _loader(kind: str, read: Options) -> Callable[[], Pairs]:
     return lambda: reader(file, images, folds)
 
 
-def _check(pairs: Pairs) -> None:
+def _check(pairs: Pairs, source: str) -> None:
     if pairs.same.all() or not pairs.same.any():
-        raise DataError(f"the {len(pairs.same)} pairs are all of one kind, so nothing can be verified")
+        raise DataError(f"{source}: the {len(pairs.same)} pairs are all of one kind, so nothing can be verified")

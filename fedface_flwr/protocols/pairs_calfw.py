@@ -48,10 +48,10 @@ def read_calfw_pairs(path: Path, images: Path, folds: int) -> Pairs:
         tokens.append(token)
     marks = np.array(tokens, dtype=np.int64)
     if marks.max() <= 1:
-        return album.pairs(dealt(album.same, folds), DEALT)
+        return album.pairs(dealt(path, album.same, folds), DEALT)
     if marks.max() != _FOLDS:
         raise DataError(f"{path}: folds up to {marks.max()} are named; there should be {_FOLDS}")
-    fold = dealt(album.same, _FOLDS)
+    fold = dealt(path, album.same, _FOLDS)
     return album.pairs(np.where(marks > 0, marks - 1, fold), TOLD)
 
 

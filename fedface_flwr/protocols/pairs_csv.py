@@ -52,7 +52,7 @@ def read_csv_pairs(path: Path, images: Path, folds: int | None) -> Pairs:
         if folds is not None:
             raise DataError(f"{path}: has a column fold; leave out the option folds")
         return album.pairs(np.unique(marks, return_inverse=True)[1].astype(np.int64).ravel(), GIVEN)
-    return album.pairs(consecutive(len(album.same), 10 if folds is None else folds), CONSECUTIVE)
+    return album.pairs(consecutive(path, len(album.same), 10 if folds is None else folds), CONSECUTIVE)
 
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:

@@ -56,7 +56,7 @@ def read_lfw_pairs(path: Path, images: Path, extension: str, folds: int) -> Pair
         album.add(left, right, same, where)
     if given:
         return album.pairs(np.repeat(np.arange(given, dtype=np.int64), 2 * each), GIVEN)
-    return album.pairs(dealt(album.same, folds), DEALT)
+    return album.pairs(dealt(path, album.same, folds), DEALT)
 
 
 def _header(path: Path, line: tuple[int, str]) -> tuple[int, int]:

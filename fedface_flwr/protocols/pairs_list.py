@@ -32,4 +32,4 @@ def read_list_pairs(path: Path, images: Path, folds: int) -> Pairs:
         if len(fields) != 3 or fields[0] not in ("0", "1"):
             raise DataError(f"{path}: line {number}: {line[:80]!r} is not 0 or 1 and two paths")
         album.add(images / fields[1], images / fields[2], fields[0] == "1", f"line {number}")
-    return album.pairs(consecutive(len(album.same), folds), CONSECUTIVE)
+    return album.pairs(consecutive(path, len(album.same), folds), CONSECUTIVE)

@@ -46,4 +46,4 @@ def read_pack_pairs(path: Path, folds: int) -> Pairs:
     pack = EncodedPack.open(path)
     same = pack.labels[::2].astype(np.bool_)
     left = np.arange(0, len(pack.images), 2, dtype=np.int64)
-    return Pairs(PackPictures(pack), left, left + 1, same, consecutive(len(same), folds), CONSECUTIVE)
+    return Pairs(PackPictures(pack), left, left + 1, same, consecutive(path, len(same), folds), CONSECUTIVE)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from fedface_flwr.errors import DataError
 from fedface_flwr.evaluation.pair_figures_counts import Counts
 from fedface_flwr.evaluation.pictures import Pictures
 from fedface_flwr.evaluation.verification import fold_slices
+from fedface_flwr.files import read_regular
 
 GIVEN = "given"
 CONSECUTIVE = "consecutive"
@@ -66,7 +68,7 @@ class FilePictures:
         """Return picture ``index``, encoded, and its path; DataError if the file cannot be read."""
         path = self.files[index]
         try:
-            return path.read_bytes(), str(path)
+            return read_regular(path), str(path)
         except OSError as error:
             raise DataError(f"{path}: cannot be read ({error.strerror})") from error
 
@@ -96,7 +98,8 @@ class Album:
     def _place(self, path: Path, line: str) -> int:
         place = self._places.get(path)
         if place is None:
-            if not _is_file(path):
+            # Unlike Path.is_file, this also says no to a name that is too long.
+            if not os.path.isfile(path):
                 raise DataError(f"{self._source}: {line}: there is no picture {str(path)[:400]}")
             place = self._places[path] = len(self._places)
         return place
@@ -110,28 +113,24 @@ class Album:
         return Pairs(FilePictures(list(self._places)), left, right, same, fold, folding)
 
 
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    # As of a name that is longer than the file system takes.
-    except OSError:
-        return False
-
-
-def consecutive(pairs: int, folds: int) -> Counts:
+def consecutive(source: Path, pairs: int, folds: int) -> Counts:
     """Return folds of consecutive pairs, as scikit-learn's ``KFold`` makes them; DataError if there are too few."""
+    try:
+        slices = fold_slices(pairs, folds)
+    except DataError as error:
+        raise DataError(f"{source}: {error}") from error
     fold = np.empty(pairs, dtype=np.int64)
-    for number, part in enumerate(fold_slices(pairs, folds)):
+    for number, part in enumerate(slices):
         fold[part] = number
     return fold
 
 
-def dealt(same: Sequence[bool], folds: int) -> Counts:
+def dealt(source: Path, same: Sequence[bool], folds: int) -> Counts:
     """Return folds of which the k-th has the k-th part of the pairs of either kind, in order."""
     kinds = np.array(same, dtype=np.bool_)
     fold = np.empty(len(kinds), dtype=np.int64)
     for kind in (True, False):
-        fold[kinds == kind] = consecutive(int(np.count_nonzero(kinds == kind)), folds)
+        fold[kinds == kind] = consecutive(source, int(np.count_nonzero(kinds == kind)), folds)
     return fold
 
 

@@ -170,7 +170,8 @@ def from_options(name: str, options: Mapping[str, object], root: Path) -> RfwBen
         try:
             pairs = load()
             if pairs.same.all() or not pairs.same.any():
-                raise DataError(f"the {len(pairs.same)} pairs are all of one kind, so nothing can be verified")
+                told = f"the {len(pairs.same)} pairs are all of one kind, so nothing can be verified"
+                raise DataError(f"{read.folder('folder')}: {told}")
         except DataError as error:
             raise DataError(f"{name}: {race}: {error}") from error
     return RfwBenchmark(name, loads, read.flips(), read.choices("far_rules", FAR_RULES, FAR_RULES[:1]))

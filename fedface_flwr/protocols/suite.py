@@ -11,10 +11,9 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-import yaml  # type: ignore[import-untyped]
-
 from fedface_flwr.errors import ConfigError, DataError
 from fedface_flwr.protocols.protocol import Benchmark
+from fedface_flwr.yaml_file import parse_yaml
 
 KINDS = {
     "pairs": "fedface_flwr.protocols.pairs",
@@ -26,7 +25,6 @@ KINDS = {
 """The module of each kind of benchmark, imported only when a suite has one."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,59}")
-_LARGEST = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -65,13 +63,7 @@ def read_suite(path: Path) -> Suite:
     ConfigError
         If the file cannot be read, or is no suite.
     """
-    try:
-        content = path.read_bytes()
-        if len(content) > _LARGEST:
-            raise ConfigError(f"{path}: {len(content)} bytes are no suite, which has at most {_LARGEST}")
-        loaded = yaml.load(content.decode("utf-8"), _Loader)
-    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
-        raise ConfigError(f"{path}: not a readable YAML file: {' '.join(str(error).split())}") from error
+    loaded, content = parse_yaml(path)
     try:
         entries = _entries(loaded)
     except ConfigError as error:
@@ -158,19 +150,3 @@ def _mapping(content: Any, where: str, required: tuple[str, ...], optional: tupl
         complaints += [f"no such key: {', '.join(unknown)}"] * bool(unknown)
         raise ConfigError(f"{where}: {'; '.join(complaints)}")
     return dict(content)
-
-
-class _Loader(yaml.SafeLoader):  # type: ignore[misc]
-    """A safe loader that takes no key twice, and no alias, with which a few lines can stand for gigabytes."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()
-            raise yaml.composer.ComposerError(None, None, "aliases are not taken here", event.start_mark)
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        mapping = super().construct_mapping(node, deep)
-        if len(mapping) < len(node.value):
-            raise yaml.constructor.ConstructorError(None, None, "a key is there twice", node.start_mark)
-        return mapping

@@ -12,10 +12,10 @@ from typing import Any
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError  # type: ignore[import-untyped]
 
 from clients.policy import SiloPolicy
 from fedface_flwr.errors import ConfigError
+from fedface_flwr.yaml_file import parse_yaml
 
 ROLES = ("trainer", "validator")
 RESERVED = ("server", "global", "authority")
@@ -91,9 +91,11 @@ def read_federation(path: Path) -> Federation:
     ConfigError
         If the file cannot be read, or does not describe a federation that can work.
     """
+    loaded = parse_yaml(path)[0] or {}
     try:
-        content = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
-    except (OSError, UnicodeDecodeError, YAMLError, OmegaConfBaseException, RecursionError) as error:
+        # Texts and numbers OmegaConf would take for YAML once more.
+        content = OmegaConf.to_container(OmegaConf.create(loaded), resolve=True) if isinstance(loaded, dict) else loaded
+    except (OmegaConfBaseException, RecursionError, ValueError) as error:
         raise ConfigError(f"{path}: not a readable YAML file: {' '.join(str(error).split())}") from error
     try:
         return _federation(content)

@@ -77,6 +77,12 @@ class Summary(_Summary, total=False):
     rejected: dict[str, int]
 
 
+_TEXTS = ("method", "fold_half")
+_NUMBERS = ("seed", "rounds", "steps_per_round", "seconds")
+_NUMBERS_BY_SILO = ("loss_ema", "bytes_sent", "weights", "rejected")
+_MAY_BE_UNKNOWN = ("tar_at_far_1e-3", "tar_at_far_1e-4", "auc")
+
+
 def write_summary(path: Path, summary: Summary) -> None:
     """Write `summary` to `path`, whole or not at all.
 
@@ -113,17 +119,39 @@ def read_summary(path: Path) -> Summary:
 
 def _check(content: Any, where: str) -> None:
     _check_fields(content, Summary.__required_keys__, where, Summary.__optional_keys__)
+    if wrong := [key for key in _TEXTS if not isinstance(content[key], str)]:
+        raise DataError(f"{where}: {wrong[0]} is no text")
+    _check_numbers({key: content[key] for key in _NUMBERS}, where)
+    for key in _NUMBERS_BY_SILO:
+        _check_numbers(content.get(key, {}), f"{where}: {key}", optional=True)
     _check_fields(content["account"], Account.__required_keys__, f"{where}: account")
+    _check_numbers(content["account"], f"{where}: account")
     groups = {"tests": content["tests"]}
-    groups |= {f"tests_by_silo.{silo}": packs for silo, packs in content.get("tests_by_silo", {}).items()}
+    by_silo = _object(content.get("tests_by_silo", {}), f"{where}: tests_by_silo")
+    groups |= {f"tests_by_silo.{silo}": packs for silo, packs in by_silo.items()}
     for group, packs in groups.items():
-        for pack, figures in packs.items():
+        for pack, figures in _object(packs, f"{where}: {group}").items():
             _check_fields(figures, TestFigures.__required_keys__, f"{where}: {group}.{pack}")
+            known = {key: value for key, value in figures.items() if value is not None or key not in _MAY_BE_UNKNOWN}
+            _check_numbers(known, f"{where}: {group}.{pack}")
+
+
+def _check_numbers(content: Any, where: str, *, optional: bool = False) -> None:
+    for key, value in _object(content, where).items():
+        # JSON's whole numbers may be larger than any float.
+        is_whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63
+        is_number = is_whole or isinstance(value, float)
+        if not is_number and not (optional and value is None):
+            raise DataError(f"{where}: {key} is {type(value).__name__}, not a number")
+
+
+def _object(content: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(content, Mapping):
+        raise DataError(f"{where}: expected an object of fields, found {type(content).__name__}")
+    return content
 
 
 def _check_fields(content: Any, required: frozenset[str], where: str, optional: frozenset[str] = frozenset()) -> None:
-    if not isinstance(content, Mapping):
-        raise DataError(f"{where}: expected an object of fields, found {type(content).__name__}")
-    missing, unknown = required - content.keys(), content.keys() - required - optional
+    missing, unknown = required - _object(content, where).keys(), content.keys() - required - optional
     if missing or unknown:
         raise DataError(f"{where}: missing fields {sorted(missing)}, unknown fields {sorted(unknown)}")

@@ -19,7 +19,7 @@ from safetensors.numpy import load_file, save_file
 
 from fedface_flwr.errors import StateError
 from fedface_flwr.federation.layout import ModelState
-from fedface_flwr.federation.run_state import digest_of
+from fedface_flwr.federation.run_state import UNREADABLE, digest_of
 from fedface_flwr.files import replacing
 
 Arrays = dict[str, npt.NDArray[np.generic]]
@@ -57,7 +57,7 @@ class SiloStore:
                 f"{self.folder}: no state of round {number} (kept: {kept}); the silo cannot go on from there, "
                 "resume the run at a kept round or start a new one"
             ) from error
-        except (SafetensorError, OSError) as error:
+        except UNREADABLE as error:
             raise StateError(f"{path}: cannot be read ({error}); remove it and resume at an earlier round") from error
 
     def save(self, number: int, state: Mapping[str, npt.NDArray[np.generic]], oldest: int) -> None:
@@ -99,7 +99,7 @@ class SiloStore:
                 if about.get("digest") != digest_of(arrays):
                     return None
                 return ModelState(arrays["values"], arrays["counters"])
-        except (SafetensorError, OSError):
+        except UNREADABLE:
             # The server sends the whole model to a silo that does not hold it.
             return None
 
