@@ -71,8 +71,8 @@ def highest_scores(
         return None
     bounds = _bounds(windows)
     near = np.searchsorted(bounds, values, side="right") % 2 == 1
-    exact = np.sort(pair_scores(features, pairs.some(kept[near])))
-    scores = _exact_within(ascending, bounds, exact)
+    exact = pair_scores(features, pairs.some(kept[near])).astype(np.float64, copy=False)
+    scores = _exact_within(ascending, bounds, np.sort(exact))
     if not all(_tells_apart(scores, rank) for rank in ranks):
         return None
     return scores, len(rough) - len(scores)

@@ -192,9 +192,8 @@ def verify(
     choosing = range(folds) if threshold_folds is None else threshold_folds
     _check_folds(folds, set(tested), set(choosing))
 
-    distances = distances.astype(np.float64, copy=False)
     fold_of_pair = np.repeat(np.arange(folds, dtype=np.int64), [part.stop - part.start for part in slices])
-    counts = count_on_grid(distances, same, fold_of_pair, folds, THRESHOLDS)
+    counts = count_on_grid(distances.astype(np.float64, copy=False), same, fold_of_pair, folds, THRESHOLDS)
     best, accuracies = _cross_validate(counts.correct, slices, tested, choosing)
     pooled_distances = np.concatenate([distances[slices[fold]] for fold in tested])
     pooled_same = np.concatenate([same[slices[fold]] for fold in tested])

@@ -42,7 +42,7 @@ def verify_templates(
     """
 
     def measure(flags: Flags) -> Outcome:
-        genuine = np.sort(pair_scores(features[flags], pairs[0]))
+        genuine = np.sort(pair_scores(features[flags], pairs[0]).astype(np.float64, copy=False))
         return _of_highest(benchmark, f"{protocol} 1:1", flags, (features[flags], pairs[1], genuine), rules)
 
     # While one combination's scores are computed, by all cores, another's are looked through, by one.

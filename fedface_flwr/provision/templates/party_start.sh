@@ -14,6 +14,8 @@ mkdir -p run logs flwr
 party=@PARTY@
 role=@ROLE@
 data=@DATA@
+# A validator works all the time and is waited for by nobody: on a machine that parties share, training goes first.
+[ "$role" = validator ] && niceness=10 || niceness=0
 superlink="${FEDFACE_SUPERLINK:-@ENDPOINT@}"
 silo="${FEDFACE_SILO_DIR:-$here/state}"
 # Seconds for which a refused key is tried again: a server takes about one minute to notice that this party's last
@@ -112,7 +114,7 @@ run_once() {
   rm -f run/refused
   exec 3> >(exec 9>&-; explain)
   reader=$!
-  setsid flower-supernode --superlink "$superlink" --root-certificates ca.pem --auth-supernode-private-key party.key \
+  setsid nice -n "$niceness" flower-supernode --superlink "$superlink" --root-certificates ca.pem --auth-supernode-private-key party.key \
     --port "${FEDFACE_RUNTIME_PORT:-$(free_port)}" "${trusted[@]}" \
     --node-config "party=\"$party\" role=\"$role\" silo-dir=\"$silo\" data=\"$data\" ${FEDFACE_NODE_CONFIG:-}" \
     </dev/null >&3 2>&1 3>&- 9>&- &
