@@ -16,8 +16,8 @@ TEMPLATE = np.array(
     [[38.2946, 51.6963], [73.5318, 51.5014], [56.0252, 71.7366], [41.5493, 92.3655], [70.7299, 92.2041]]
 )
 """Where an aligned face of 112x112 pixels has its points: (x, y) of the eyes, the nose tip and the mouth's corners,
-the one at the picture's left first. insightface's ``face_align.py`` (``arcface_dst``) and its IJB scripts have these: the
-older points of 96x112 pixels, 8 pixels further right."""
+the one at the picture's left first. insightface's ``face_align.py`` (``arcface_dst``) and its IJB scripts have these:
+the older points of 96x112 pixels, 8 pixels further right."""
 
 _LARGEST = 1e7
 # Points nearer to each other than this, relative to their distance from the origin, are rounding.

@@ -62,6 +62,9 @@ class Staging:
         except (OSError, ValueError, KeyError, TypeError):
             self.done, self._lengths, self.notes = 0, {}, {}
             self._clear()
+        # Of a process that was killed while it wrote a file whole.
+        for left in self.partial.rglob(".*.tmp"):
+            left.unlink()
         self.set.mkdir(exist_ok=True)
         return self.done > 0
 

@@ -77,13 +77,18 @@ class EmbeddingStore:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is not written yet as one shard."""
+        """Write what is not written yet as one shard; on a disk that does not take it, say so and go on without."""
         self._flushed = monotonic()
         if not self._new:
             return
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         path = self._folder / f"{uuid4().hex}{SUFFIX}"
-        _write(path, self._new, self._dim)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _write(path, self._new, self._dim)
+        except OSError as error:
+            self._say(f"{self._folder}: embeddings cannot be kept ({error}); free some space or choose another --cache")
+            self._new = {}
+            return
         self._new = {}
         self._take(path)
 

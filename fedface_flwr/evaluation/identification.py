@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedface_flwr.errors import ConfigError, DataError
+from fedface_flwr.evaluation.ties import settle
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -309,7 +310,7 @@ def _score_blocks(
         rows = slice(start, min(start + height, len(probes)))
         part = scores[: rows.stop - rows.start]
         np.matmul(probes[rows], gallery.T, out=part)
-        yield rows, part
+        yield rows, settle(part)
 
 
 def _average_precisions(scores: npt.NDArray[np.floating], mates: npt.NDArray[np.bool_]) -> tuple[Floats, Floats]:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from fedface_flwr.errors import DataError
 from fedface_flwr.evaluation.megaface_thresholds import Floats, Ints
+from fedface_flwr.evaluation.ties import SLACK
 
 Mask = npt.NDArray[np.bool_]
 
@@ -98,6 +99,8 @@ class MatePairs:
             first, second = np.triu_indices(len(own), 1)
             found.append((own[first], own[second], scores[first, second]))
         one, other, score = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        # Strangers' scores come from other products: one that is equal to a mate's counts against the probe.
+        score -= score.dtype.type(SLACK)
         bits = (1 << rows.kind()).astype(np.uint8)
         kinds = bits[one] | bits[other]
         wanted = kinds & 0b110 != 0b110

@@ -2,10 +2,11 @@
 """Rates at low false accept rates, of many pairs: all scored roughly, and exactly where a rate is decided.
 
 A false accept rate asks how many impostor pairs lie above a score, and a true accept rate how many genuine ones do:
-only the order near few places counts. An inner product of vectors of norm 1 in float32 is off by at most
-``(dim + 2) u`` with ``u = 2**-24``, in whatever order it is summed (Higham, Accuracy and Stability of Numerical
-Algorithms, 2002, section 3.1, and one rounding of each factor). So a pair whose rough score is farther than twice that
-from a place is on the same side of it as its exact score, and the others, some thousands, are scored again in float64.
+only the order near few places counts, from the genuine score below each to the one above. An inner product of vectors
+of norm 1 in float32 is off by at most ``(dim + 2) u`` with ``u = 2**-24``, in whatever order it is summed (Higham,
+Accuracy and Stability of Numerical Algorithms, 2002, section 3.1, and one rounding of each factor). So a pair whose
+rough score is farther than twice that from a place is on the same side of it as its exact score, and the others, some
+ten thousands, are scored again in float64.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedface_flwr.evaluation.templates import TemplatePairs, pair_scores
+from fedface_flwr.evaluation.ties import settle
 
 Floats = npt.NDArray[np.float64]
 Rough = npt.NDArray[np.float32]
@@ -23,6 +25,8 @@ Rough = npt.NDArray[np.float32]
 _UNIT = 2.0**-24
 # Scores on either side of a place that the rules for a rate may look at: so many, of which so many must differ.
 _NEIGHBOURS, _DISTINCT = 16, 3
+# Above this share of all pairs, scoring all of them is as quick as scoring some again.
+_MOST, _FEW = 1 / 64, 1000
 # The cut between the highest scores and the rest is an estimate, of every so many scores.
 _STRIDE = 61
 
@@ -65,13 +69,16 @@ def highest_scores(
         return None
     ranks = [int(target * len(rough)) for target in targets]
     windows = [_at_rank(ascending, rank, margin) for rank in ranks]
-    corners = np.unique(genuine)
-    windows += [window for low, high in windows for window in _at_genuine(corners, low, high, margin)]
+    windows = [_between_corners(genuine, low, high, margin) for low, high in windows]
     if any(low < cut <= high for low, high in windows):
         return None
     bounds = _bounds(windows)
     near = np.searchsorted(bounds, values, side="right") % 2 == 1
-    exact = pair_scores(features, pairs.some(kept[near])).astype(np.float64, copy=False)
+    if np.count_nonzero(near) > max(_FEW, len(rough) * _MOST):
+        return None
+    exact = settle(pair_scores(features, pairs.some(kept[near]))).astype(np.float64, copy=False)
+    if np.isin(exact, genuine).any():
+        return None
     scores = _exact_within(ascending, bounds, np.sort(exact))
     if not all(_tells_apart(scores, rank) for rank in ranks):
         return None
@@ -122,8 +129,12 @@ def _bounds(windows: Sequence[tuple[float, float]]) -> Rough:
     return np.array(bounds, np.float32)
 
 
-def _at_genuine(corners: Floats, low: float, high: float, margin: float) -> list[tuple[float, float]]:
-    """Return the same for the genuine scores next to a place: a corner of the curve lies at each."""
-    start, stop = np.searchsorted(corners, [low, high])
-    own = corners[max(start - _DISTINCT, 0) : stop + _DISTINCT]
-    return [(float(score) - margin, float(score) + margin) for score in own]
+def _between_corners(genuine: Floats, low: float, high: float, margin: float) -> tuple[float, float]:
+    """Return the same from the genuine score below a place to the one above.
+
+    The curve has a corner at each, and in between one wherever scores are equal, which the rule ``nearest`` may choose.
+    """
+    start, stop = np.searchsorted(genuine, [low, high])
+    below = genuine[start - 1] if start else -np.inf
+    above = genuine[stop] if stop < len(genuine) else np.inf
+    return float(below) - margin, float(above) + margin

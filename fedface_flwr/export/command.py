@@ -64,7 +64,7 @@ def export(options: argparse.Namespace) -> list[str]:
             measured=_measured(stored, history, options.results, reopen(stored, target, temporary, 1)),
             licence=options.licence,
         )
-        write_text(card_path, card.markdown())
+    write_text(card_path, card.markdown())
     return [f"{stored.title}: {stored.description}", str(parity), f"written: {out} (SHA-256 {digest}), {card_path}"]
 
 
@@ -141,6 +141,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (FedFaceError, OSError) as error:
         print(f"fedface-export: {error}", file=sys.stderr, flush=True)
         sys.exit(1)
+    except KeyboardInterrupt:
+        print("fedface-export: interrupted; nothing was written", file=sys.stderr, flush=True)
+        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import platform
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -77,6 +78,8 @@ def run(arguments: argparse.Namespace, console: Console) -> Evaluation:
         check_folder(folder, header)
     with _cache(arguments) as cache:
         embed = None if backbone is None else CachingEmbedder(backbone, cache, arguments.batch_size)
+        # Before all the work, not after it.
+        folder.mkdir(parents=True, exist_ok=True)
         found = evaluate(benchmarks, embed, lambda line: console.print(line, markup=False, soft_wrap=True))
     console.print(results_table(found.figures))
     report = write_evaluation(folder, header, found.figures, found.curves, found.failures, found.seconds)
@@ -127,6 +130,8 @@ def _cache(arguments: argparse.Namespace) -> Iterator[Path]:
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry of the ``fedface-eval`` command."""
     arguments = _parser().parse_args(argv)
+    # So that what is to be removed at the end is removed when the process is told to end.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         failures = run(arguments, Console()).failures
     except (FedFaceError, OSError) as error:

@@ -13,6 +13,7 @@ from fedface_flwr.evaluation import roc
 from fedface_flwr.evaluation.figures import Curve, Figure, Outcome
 from fedface_flwr.evaluation.screening import highest_scores
 from fedface_flwr.evaluation.templates import Flags, Floats, TemplatePairs, pair_scores
+from fedface_flwr.evaluation.ties import settle
 
 FAR_RULES = ("nearest", "interpolated", "at most")
 
@@ -42,7 +43,7 @@ def verify_templates(
     """
 
     def measure(flags: Flags) -> Outcome:
-        genuine = np.sort(pair_scores(features[flags], pairs[0]).astype(np.float64, copy=False))
+        genuine = _exact_scores(features[flags], pairs[0])
         return _of_highest(benchmark, f"{protocol} 1:1", flags, (features[flags], pairs[1], genuine), rules)
 
     # While one combination's scores are computed, by all cores, another's are looked through, by one.
@@ -70,7 +71,12 @@ def _of_highest(
         except DataError:
             # A point next to the highest rate lies below the share.
             pass
-    return _outcome(benchmark, protocol, flags, (genuine, np.sort(pair_scores(vectors, impostors)), 0), rules)
+    return _outcome(benchmark, protocol, flags, (genuine, _exact_scores(vectors, impostors), 0), rules)
+
+
+def _exact_scores(vectors: Floats, pairs: TemplatePairs) -> Floats:
+    """Return scores in float64, ascending."""
+    return np.sort(settle(pair_scores(vectors, pairs)).astype(np.float64, copy=False))
 
 
 def _outcome(

@@ -91,7 +91,7 @@ class FeatureFiles:
 
     def __init__(self, root: Path, ending: str, faces: FaceList) -> None:
         self._root, self._ending, self._faces = root, ending, faces
-        digest = blake2b(digest_size=16)
+        digest = blake2b(f"{root.resolve()}\n{ending}\n".encode(errors="surrogateescape"), digest_size=16)
         with Reporter().bar(f"looking for {len(faces.names)} features", len(faces.names)) as advance:
             for first, states in _batches(self._states, len(faces.names)):
                 digest.update(
@@ -99,7 +99,7 @@ class FeatureFiles:
                 )
                 advance(len(states))
         self.digest = digest.hexdigest()
-        """Of the names, sizes and times of change of all files."""
+        """Of the folder, and of the names, sizes and times of change of all files."""
 
     def _path(self, index: int) -> Path:
         return self._root / f"{self._faces.names[index]}{self._ending}"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -186,3 +187,16 @@ def test_source_that_has_changed_is_not_gone_on_with(tmp_path):
     assert made_of(tmp_path / "set", request) is not None
     (tmp_path / "faces/id-000/new.jpg").write_bytes(face_picture(9))
     assert main(["convert", str(tmp_path / "faces"), str(tmp_path / "set")]) == 1
+
+
+def test_what_a_killed_process_had_not_renamed_does_not_get_into_the_set(tmp_path: Path) -> None:
+    dest, request = tmp_path / "set", {"of": "this"}
+    with contextlib.suppress(KeyboardInterrupt), staging(dest, request) as work:
+        work.appender("set/a").write(b"whole")
+        work.checkpoint(1)
+        (work.set / ".identities.txt.0123.tmp").write_bytes(b"half")
+        raise KeyboardInterrupt
+    assert not dest.exists()
+    with staging(dest, request) as work:
+        assert work.done == 1
+    assert content(dest) == {"a": b"whole"}

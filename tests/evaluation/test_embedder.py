@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 import stat
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -282,3 +283,14 @@ def test_the_store_counts_what_it_holds(tmp_path):
     assert len(store) == len(EmbeddingStore(tmp_path / "store", 2, print)) == 1
     assert store.get(b"k" * 16).tolist() == [1, 2]
     assert store.get(b"o" * 16) is None
+
+
+def test_a_disk_that_takes_nothing_is_named_and_costs_the_cache_alone(tmp_path):
+    images, said = pictures(9), io.StringIO()
+    embed = embedder(Linear(), tmp_path / "cache", said=said)
+    shutil.rmtree(tmp_path / "cache")
+    (tmp_path / "cache").write_bytes(b"in the way")
+    result = embed(Gallery(images), flip=False, what="gallery")
+    np.testing.assert_array_equal(result.plain, Linear().expected(images))
+    assert "embeddings cannot be kept" in said.getvalue()
+    assert "choose another --cache" in said.getvalue()

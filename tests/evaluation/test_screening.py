@@ -9,6 +9,7 @@ import pytest
 from fedface_flwr.evaluation import roc, screening
 from fedface_flwr.evaluation.screening import highest_scores
 from fedface_flwr.evaluation.templates import TemplatePairs, pair_scores
+from fedface_flwr.evaluation.ties import settle
 
 TARGETS = (1e-1, 1e-2, 1e-3, 1e-4)
 
@@ -20,24 +21,31 @@ def units(count: int, dim: int, seed: int, spread: float) -> np.ndarray:
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
-def lists(features: np.ndarray, seed: int) -> tuple[np.ndarray, TemplatePairs]:
+def lists(features: np.ndarray, seed: int, repeated: bool = True) -> tuple[np.ndarray, TemplatePairs]:
     """Return genuine scores somewhat above, and among, the impostor ones, and impostor pairs."""
     rng = np.random.default_rng(seed)
     half = len(features) // 2
-    # Some pairs come twice, as they may in a list.
-    first, second = np.divmod(rng.integers(0, half * half, half * half // 3), half)
+    # Pairs may come twice in a list.
+    count = half * half // 3
+    drawn = rng.integers(0, half * half, count) if repeated else rng.permutation(half * half)[:count]
+    first, second = np.divmod(drawn, half)
     impostors = TemplatePairs.of(first, half + second)
     some = pair_scores(features, impostors)[:400]
-    genuine = np.sort(some + rng.uniform(0, 3 * some.std(), len(some)))
+    genuine = np.sort(settle(some + rng.uniform(0, 3 * some.std(), len(some))))
     return genuine, impostors
 
 
 @pytest.mark.parametrize("spread", [1.0, 0.1, 0.03])
-@pytest.mark.parametrize("seed", range(4))
-def test_every_rule_finds_at_every_rate_what_exact_scores_find(seed: int, spread: float) -> None:
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("repeated", [False, True])
+def test_every_rule_finds_at_every_rate_what_exact_scores_find(
+    seed: int, spread: float, repeated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # So few scores would all be computed again at once.
+    monkeypatch.setattr(screening, "_MOST", 1.0)
     features = units(520, 64, seed, spread)
-    genuine, impostors = lists(features, seed)
-    exact = np.sort(pair_scores(features, impostors))
+    genuine, impostors = lists(features, seed, repeated)
+    exact = np.sort(settle(pair_scores(features, impostors)))
     rough = np.sort(pair_scores(features.astype(np.float32), impostors)).astype(np.float64)
     found = highest_scores(features, impostors, genuine, TARGETS, 0.3)
     assert found is not None

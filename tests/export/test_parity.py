@@ -48,10 +48,17 @@ def test_the_largest_difference_of_all_batches_is_told_raw_and_of_unit_length() 
     )
 
 
-@pytest.mark.parametrize("wrong", [Mean(1.1e-4), Mean(float("nan")), Mean(columns=3)])
+@pytest.mark.parametrize("wrong", [Mean(1.1e-3), Mean(float("nan")), Mean(columns=3)])
 def test_more_than_the_limit_no_number_and_another_shape_are_refused(wrong: Mean) -> None:
     with pytest.raises(DataError, match="does not embed as the model does, so it was discarded: 3 pictures"):
         check(Mean(), lambda batch: wrong, SAMPLE)
+
+
+@pytest.mark.parametrize("wrong", [Mean(float("nan")), Mean(columns=3)])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_what_is_wrong_in_one_size_of_batch_alone_is_found(wrong: Mean, batch: int) -> None:
+    with pytest.raises(DataError, match="does not embed as the model does"):
+        check(Mean(), lambda size: wrong if size == batch else Mean(), SAMPLE)
 
 
 def test_pictures_are_spread_over_their_source(tmp_path: Path) -> None:

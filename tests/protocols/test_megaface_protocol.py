@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import struct
 
 import numpy as np
@@ -120,6 +121,18 @@ def test_a_matrix_gives_what_files_give(devkit):
     from_files = from_options("mf", OPTIONS, root).run(None).figures
     from_matrix = from_options("mf", kept | matrices, root).run(None).figures
     assert [f.value for f in from_files[:10]] == [f.value for f in from_matrix[:10]]
+
+
+def test_another_folder_s_features_of_the_same_names_and_times_are_not_taken_for_these(devkit):
+    root, _, _ = devkit
+    faces = read_list(root / "megaface_features_list.json")
+    shutil.copytree(root / "megaface", root / "other")
+    for path in (root / "other").rglob("*_net.bin"):
+        path.write_bytes(path.read_bytes()[:16] + (-np.frombuffer(path.read_bytes()[16:], np.float32)).tobytes())
+        twin = root / "megaface" / path.relative_to(root / "other")
+        os.utime(path, ns=(1, twin.stat().st_mtime_ns))
+    one, other = (FeatureFiles(root / name, "_net.bin", faces).load(root / "cache") for name in ("megaface", "other"))
+    np.testing.assert_array_equal(other, -one)
 
 
 def test_features_are_kept_until_a_file_changes(devkit):
