@@ -24,8 +24,9 @@ from strategies.anchor import Anchor
 from strategies.fedavg import FedAvg
 from strategies.scoring import ScoringRound
 
-TRY_AGAIN = 1.0
-"""Seconds after a validation round without scores until the next."""
+TRY_AGAIN, LONGEST_PAUSE = 1.0, 60.0
+"""Seconds after a validation round without scores until the next, doubled each time up to the latter: each uses up a
+number, of which validators answer only so many."""
 
 
 def make_norm(options: FvConfig) -> Norm:
@@ -120,9 +121,13 @@ class ValidatedWeights(FedAvg):
     def _repeat(self) -> None:
         try:
             self._trained.wait()
+            pause = TRY_AGAIN
             while not self._stop.is_set():
-                if not self._validate():
-                    self._stop.wait(TRY_AGAIN)
+                if self._validate():
+                    pause = TRY_AGAIN
+                else:
+                    self._stop.wait(pause)
+                    pause = min(2 * pause, LONGEST_PAUSE)
         except BaseException as error:
             # Raised again in the main thread, which is the one that can end the run.
             self._failure = error
