@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``fedface-silo``: runs a silo's service, says whether one runs, and ends it."""
+"""``fedface-silo``: runs a silo's service, says whether one runs, ends it, and lets ClientApps start warm."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import importlib
 import logging
 import os
 import select
+import shutil
 import signal
 import sys
 import threading
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from clients.node import deployed
 from clients.service.folder import Lock, ServiceFolder, holder
+from clients.service.forkserver import COMMAND, install
 from clients.service.host import Answerer, Host, log
 from clients.service.proxy import ping
 from fedface_flwr.errors import FedFaceError
@@ -91,6 +93,20 @@ def stop(options: argparse.Namespace) -> None:
     raise FedFaceError(f"process {process} does not end, not even when killed")
 
 
+def warm(options: argparse.Namespace) -> None:
+    """Write a flwr-clientapp into DIR: with DIR first on its PATH, a SuperNode's ClientApps have Flower imported."""
+    folder = options.dir.absolute()
+    ServiceFolder(folder).make_private()
+    beside = Path(sys.executable).with_name(COMMAND)
+    command = str(beside) if beside.exists() else shutil.which(COMMAND)
+    if command is None:
+        raise FedFaceError(f"{COMMAND} is neither beside {sys.executable} nor on PATH; is Flower installed?")
+    try:
+        print(install(str(folder), command))
+    except OSError as error:
+        raise FedFaceError(f"{folder / COMMAND}: cannot be written ({error.strerror})") from error
+
+
 def _holder(folder: ServiceFolder) -> int | None:
     deadline = time.monotonic() + SAYS_WITHIN
     while (process := holder(folder)) == 0:
@@ -145,6 +161,9 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--silo-dir", type=Path, required=True, metavar="DIR", help="the silo's private folder")
         if function is serve:
             _add_serve(command)
+    command = commands.add_parser("warm", help=warm.__doc__, description=warm.__doc__)
+    command.set_defaults(run=warm)
+    command.add_argument("dir", type=Path, metavar="DIR", help="a private folder, which is created")
     return parser
 
 

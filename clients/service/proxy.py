@@ -21,6 +21,7 @@ from clients.node import Node
 from clients.service.channel import Channel, Parcel, WrongKey
 from clients.service.code import ROOT, version
 from clients.service.folder import Lock, ServiceFolder
+from clients.service.forkserver import FOLLOWED
 from clients.service.messages import PING, Fields, StaleService, read_answer, write_request
 from fedface_flwr.errors import FedFaceError
 
@@ -121,9 +122,10 @@ def connect(folder: ServiceFolder, patience: float) -> Channel:
 def supernode_pid() -> int | None:
     """Return the id of the SuperNode that this process descends from, or None.
 
-    A SuperNode starts a SuperExec, which starts a process for each message. In a container it may be process 1.
+    A SuperNode starts a SuperExec, which starts a process for each message, or has it forked. In a container it may be
+    process 1.
     """
-    process = os.getppid()
+    process = int(os.environ.get(FOLLOWED, os.getppid()))
     while process > 0:
         try:
             words = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")

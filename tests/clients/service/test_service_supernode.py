@@ -9,12 +9,12 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from service_processes import HERE, eventually, log_of, service_of
+from service_processes import COMMAND, HERE, eventually, log_of, service_of
 
 from clients.node import Node
 from fedface_flwr.simulation import _free_port
@@ -66,6 +66,8 @@ def ask(message: Message, context: Context) -> Message:
     answer = ask(request, node, follow=supernode_pid(), options=("--answer", "service_answers:answer"))
     seconds = time.perf_counter() - begin
     result = {"service": answer.scalars["pid"], "supernode": supernode_pid() or 0, "own": os.getpid()}
+    with open(f"/proc/{os.getppid()}/cmdline") as parent:
+        result["forked"] = "forkserver.py" in parent.read()
     with (node.silo_dir / "results").open("a") as file:
         print(json.dumps({**result, "seconds": seconds}), file=file)
     return Message(RecordDict(), reply_to=message)
@@ -73,11 +75,11 @@ def ask(message: Message, context: Context) -> Message:
 
 
 @contextmanager
-def flower(folder: Path, *command: str) -> Iterator[subprocess.Popen[bytes]]:
+def flower(folder: Path, *command: str, path: Sequence[str] = ()) -> Iterator[subprocess.Popen[bytes]]:
     """A part of Flower, ended with all that it started."""
     environment = {
         **{name: value for name, value in os.environ.items() if "proxy" not in name.lower()},
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "PATH": os.pathsep.join([*path, str(Path(sys.executable).parent), os.environ["PATH"]]),
         "PYTHONPATH": os.pathsep.join([str(HERE.parents[2]), str(HERE)]),
         "FLWR_HOME": str(folder / "home"),
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
@@ -103,6 +105,11 @@ def flower(folder: Path, *command: str) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
+def install_warm(folder: Path) -> str:
+    done = subprocess.run([*COMMAND, "warm", str(folder)], capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout.strip()
+
+
 def results_of(node: Node) -> list[dict[str, float]]:
     results = node.silo_dir / "results"
     return [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
@@ -114,7 +121,8 @@ def listens(port: int) -> bool:
 
 
 @pytest.mark.timeout(180)
-def test_messages_share_one_service_which_ends_with_their_supernode(node: Node, tmp_path: Path) -> None:
+@pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
+def test_messages_share_one_service_which_ends_with_their_supernode(node: Node, tmp_path: Path, warm: bool) -> None:
     app, home = tmp_path / "app", tmp_path / "home"
     app.mkdir()
     home.mkdir()
@@ -124,6 +132,7 @@ def test_messages_share_one_service_which_ends_with_their_supernode(node: Node, 
     (home / "config.toml").write_text(
         f'[superlink]\ndefault = "it"\n[superlink.it]\naddress = "127.0.0.1:{link}"\ninsecure = true\n'
     )
+    path = [str(Path(install_warm(tmp_path / "bin")).parent)] if warm else []
     own = f'party="alpha" role="trainer" silo-dir="{node.silo_dir}"'
     with ExitStack() as running:
         running.enter_context(
@@ -131,7 +140,7 @@ def test_messages_share_one_service_which_ends_with_their_supernode(node: Node, 
         )
         eventually(lambda: listens(link), 60)
         command = ["flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{link}", "--port", str(runtime)]
-        supernode = running.enter_context(flower(tmp_path, *command, "--node-config", own))
+        supernode = running.enter_context(flower(tmp_path, *command, "--node-config", own, path=path))
         submit = running.enter_context(flower(tmp_path, "flwr", "run", str(app), "it"))
         assert submit.wait(60) == 0, (tmp_path / "flwr.log").read_text()
         eventually(lambda: len(results_of(node)) == 3, 120)
@@ -141,6 +150,8 @@ def test_messages_share_one_service_which_ends_with_their_supernode(node: Node, 
         assert {result["service"] for result in results} == {service}
         print("seconds of each message", [result["seconds"] for result in results])
         assert len({result["own"] for result in results}) == 3
+        # The first message finds no fork server, and starts it.
+        assert [result["forked"] for result in results] in ([[False, True, True]] if warm else [[False] * 3])
         supernode.kill()
         eventually(lambda: service_of(node) is None)
     assert "the process that it follows is gone" in log_of(node)
