@@ -49,7 +49,6 @@ def options(rounds: int) -> tuple[str, ...]:
         f"training.rounds={rounds}",
         "fv.mode=async",
         "fv.pairs=10",
-        "federation.poll=0.1",
     )
 
 

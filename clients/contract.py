@@ -160,7 +160,9 @@ def write_train_reply(
     model = result.model
     if difference is None:
         return [model.values, model.counters], result.num_images, metrics
-    arrays = _difference_arrays(difference, model.values[len(difference.values) :], model.counters)
+    # Copies, for the model may be lent.
+    statistics, counters = model.values[len(difference.values) :].copy(), model.counters.copy()
+    arrays = _difference_arrays(difference, statistics, counters)
     return list(arrays.values()), result.num_images, {**metrics, "scale": difference.scale}
 
 

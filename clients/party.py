@@ -113,7 +113,7 @@ class TrainingParty:
         if received is None:
             return [], 0, NEEDS_MODEL
         model, momentum = received
-        result = self._trainer.train(self._task(order, model, momentum))
+        result = self._trainer.train(self._task(order, model, momentum), lend=True)
         if not self._lives_on:
             self._held.settle()
         return write_train_reply(result, self._difference(result.model, model))
@@ -126,7 +126,7 @@ class TrainingParty:
     def _difference(self, end: ModelState, start: ModelState) -> Difference:
         count = self._trainer.layout.num_parameters
         try:
-            return encode(end.values[:count] - start.values[:count], self._config.wire.dtype)
+            return encode(end.values[:count], self._config.wire.dtype, start.values[:count])
         except ValueError as error:
             raise TrainingError("the model is no longer finite; lower optimizer.rate") from error
 

@@ -15,9 +15,9 @@ from clients.gate import Gate, check_kind
 from clients.node import Node, deployed, parties_of
 from clients.trainer import TrainerClient
 from clients.validator import ValidatorClient
-from fedface_flwr.compose import config_of_run
 from fedface_flwr.config import Config
 from fedface_flwr.errors import ProtocolError
+from fedface_flwr.run_config import config_of_run
 
 LOG = "privacy.jsonl"
 

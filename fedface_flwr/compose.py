@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From ``conf/`` or a run's own string to the validated configuration."""
+"""From ``conf/`` to the validated configuration."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,7 +13,7 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from fedface_flwr.config import Config, from_container, from_json
+from fedface_flwr.config import Config, from_container
 from fedface_flwr.errors import ConfigError
 
 LAUNCH_KEYS = ("superlink", "resume")
@@ -56,28 +54,3 @@ def compose_config(overrides: Sequence[str], changes: Mapping[str, Any]) -> Conf
     except HydraException as error:
         raise ConfigError(str(error)) from error
     return validate(composed, changes)
-
-
-@lru_cache(maxsize=8)
-def config_of_run(config: str, overrides: str, run_id: int) -> Config:
-    """Return a Flower run's configuration, the same on the server and on every silo.
-
-    Parameters
-    ----------
-    config : str
-        Run-config key ``config``: the whole configuration as JSON, which ``fedface`` fills in. If empty, as with a bare
-        ``flwr run``, ``conf/`` is composed here.
-    overrides : str
-        Run-config key ``overrides``: Hydra overrides in that case, separated by blanks.
-    run_id : int
-        Flower's, from which the folder's default name comes.
-    """
-    if config:
-        return from_json(config)
-    try:
-        chosen = shlex.split(overrides)
-    except ValueError as error:
-        raise ConfigError(f"run-config key overrides={overrides!r}: {error}; quote it as a shell would") from error
-    own = {"run.dir": f"runs/flwr-{run_id}", "run.token": f"flwr-{run_id}"}
-    given = {o.partition("=")[0] for o in chosen}
-    return compose_config(chosen, {key: value for key, value in own.items() if key not in given})

@@ -290,6 +290,7 @@ class FederationConfig:
     max_update_ratio: float
     depth: int
     poll: float
+    lanes: int
 
     def __post_init__(self) -> None:
         named = bool(self.superlink) == (self.kind == "deploy")
@@ -304,6 +305,7 @@ class FederationConfig:
         _require(ratio == 0 or ratio > 1, "federation.max_update_ratio", ratio, "must be above 1, or 0 for no limit")
         _require(self.depth >= 1, "federation.depth", self.depth, "must be at least 1")
         _require(self.poll > 0, "federation.poll", self.poll, "must be positive")
+        _require(self.lanes >= 1, "federation.lanes", self.lanes, "must be at least 1")
 
 
 @dataclass(frozen=True)

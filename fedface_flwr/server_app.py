@@ -16,7 +16,6 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from omegaconf import OmegaConf
 
-from fedface_flwr.compose import config_of_run
 from fedface_flwr.config import Config
 from fedface_flwr.data.images import PREPROCESSING
 from fedface_flwr.errors import FedFaceError, StateError
@@ -30,6 +29,7 @@ from fedface_flwr.reporting.outcome import merge_halves
 from fedface_flwr.reporting.recorder import Recorder
 from fedface_flwr.reporting.run_folder import RunFolder
 from fedface_flwr.reporting.summary import Summary, read_summary, write_summary
+from fedface_flwr.run_config import config_of_run
 from fedface_flwr.training.backbone import build_backbone
 from fedface_flwr.training.flat import FlatModel
 from strategies import STRATEGIES

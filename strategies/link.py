@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from uuid import uuid4
 
 from flwr.app import Array, ConfigRecord, Error, Message, RecordDict
@@ -15,6 +15,7 @@ from flwr.serverapp import Grid
 from clients.adapter import CONFIG, read_properties, to_records
 from clients.contract import QUERY, Scalars
 from fedface_flwr.errors import ProtocolError
+from strategies.exchange import Exchange
 
 ASK_AGAIN = 60.0
 """Seconds after which a node that has not said for whom it acts is asked once more."""
@@ -38,10 +39,12 @@ class Link:
         Seconds between two looks for replies.
     ttl : float
         Seconds that a message lives.
+    lanes : int
+        How many replies may be fetched at the same time.
     """
 
-    def __init__(self, grid: Grid, roles: Mapping[str, str], *, poll: float, ttl: float) -> None:
-        self._grid, self._roles, self.poll, self._ttl = grid, dict(roles), poll, ttl
+    def __init__(self, grid: Grid, roles: Mapping[str, str], *, poll: float, ttl: float, lanes: int = 1) -> None:
+        self._grid, self._roles, self.poll, self._ttl, self.lanes = grid, dict(roles), poll, ttl, lanes
         self._nodes: dict[str, int] = {}
         self._online: set[int] = set()
         self._known: set[int] = set()
@@ -178,35 +181,3 @@ class Link:
         for message in messages:
             exchange.add(message)
         return exchange
-
-
-class Exchange:
-    """Messages that are out and their replies, until all have come or the time is over; more may be sent meanwhile.
-
-    Parameters
-    ----------
-    link : Link
-        Over which they go.
-    timeout : float
-        Seconds from now, after which no reply is waited for.
-    waiting : iterable of str
-        Ids of messages that are out already.
-    """
-
-    def __init__(self, link: Link, timeout: float, waiting: Iterable[str] = ()) -> None:
-        self._link, self._deadline = link, time.monotonic() + timeout
-        self._waiting = set(waiting)
-
-    def add(self, message: Message) -> None:
-        """Send a message."""
-        self._waiting.add(self._link.push(message))
-
-    def __iter__(self) -> Iterator[Message]:
-        while self._waiting and time.monotonic() < self._deadline:
-            replies = self._link.pull(self._waiting)
-            self._waiting -= {reply.metadata.reply_to_message_id for reply in replies}
-            # Popped, so that a reply is freed as soon as its reader lets go of it.
-            while replies:
-                yield replies.pop(0)
-            if self._waiting:
-                time.sleep(self._link.poll)

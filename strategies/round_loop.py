@@ -36,7 +36,8 @@ from fedface_flwr.federation.layout import Layout, ModelState, Vector
 from fedface_flwr.training.schedule import StepSchedule
 from fedface_flwr.training.tasks import TrainOrder, TrainResult
 from strategies.checkpoints import Checkpoints, NoCheckpoints
-from strategies.link import ROUND_WAITS, Exchange, Link
+from strategies.exchange import Exchange
+from strategies.link import ROUND_WAITS, Link
 
 Emit = Callable[[dict[str, Any]], None]
 
@@ -165,7 +166,9 @@ class RoundLoop(Strategy):
             If too few trainers answer, a party's data cannot be used, or an answer is not what the contract says.
         """
         federation = self.config.federation
-        self.link = Link(grid, self.config.roles, poll=federation.poll, ttl=2 * federation.round_timeout)
+        self.link = Link(
+            grid, self.config.roles, poll=federation.poll, ttl=2 * federation.round_timeout, lanes=federation.lanes
+        )
         self.link.discover(federation.start_timeout)
         self.ready = time.time()
         self.summary()

@@ -11,10 +11,10 @@ from grid import deployed_node, tiny_config
 from clients.adapter import Serialiser, read_properties, read_reply, to_records
 from clients.contract import PREPARE, QUERY, write_evaluate, write_request, write_train
 from fedface_flwr.client_app import app
-from fedface_flwr.compose import config_of_run
 from fedface_flwr.errors import ConfigError, ProtocolError
 from fedface_flwr.federation.difference import FullModel
 from fedface_flwr.federation.layout import Layout
+from fedface_flwr.run_config import config_of_run
 from fedface_flwr.training.backbone import build_backbone
 from fedface_flwr.training.flat import FlatModel
 from fedface_flwr.training.tasks import TrainOrder

@@ -9,7 +9,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
-from fedface_flwr.compose import CONF, compose_config, config_of_run, validate
+from fedface_flwr.compose import CONF, compose_config, validate
 from fedface_flwr.config import Config
 from fedface_flwr.errors import ConfigError
 
@@ -138,29 +138,6 @@ def test_keys_of_the_launch_are_no_part_of_the_run() -> None:
     config = compose_config(["resume=runs/first", "run.dir=here"], {})
     assert "resume" not in {field for field in json.loads(config.to_json()) if field != "run"}
     assert config == compose_config(["run.dir=here"], {})
-
-
-def test_a_run_that_was_given_its_configuration_takes_that() -> None:
-    config = compose_config(["seed=5"], {"run.dir": "/somewhere"})
-    assert config_of_run(config.to_json(), "seed=9", 12) == config
-
-
-def test_a_bare_run_composes_the_defaults_in_a_folder_of_its_own() -> None:
-    config = config_of_run("", "", 12)
-    assert config.run.dir == "runs/flwr-12"
-    assert config.run.token == "flwr-12"
-    assert config == compose_config([], {"run.dir": "runs/flwr-12", "run.token": "flwr-12"})
-
-
-def test_a_bare_run_takes_overrides_apart_as_a_shell_does() -> None:
-    config = config_of_run("", "strategy=pfm seed=2 'data.root=with blank' run.dir=mine", 12)
-    assert (config.strategy.name, config.seed, config.data.root) == ("pfm", 2, "with blank")
-    assert config.run.dir == "mine"
-
-
-def test_overrides_with_an_open_quote_are_an_error() -> None:
-    with pytest.raises(ConfigError, match=r"overrides=.*No closing quotation"):
-        config_of_run("", "data.root='x", 12)
 
 
 def test_the_configuration_tree_lies_beside_the_package() -> None:

@@ -116,6 +116,7 @@ OUT_OF_RANGE: list[tuple[str, Any]] = [
     ("federation.min_trainers", -1),
     ("federation.min_trainers", 4),
     ("federation.poll", 0.0),
+    ("federation.lanes", 0),
     ("federation.kind", "cluster"),
     ("federation.max_update_ratio", -1.0),
     ("federation.max_update_ratio", 1.0),

@@ -98,7 +98,8 @@ def warm(options: argparse.Namespace) -> None:
     folder = options.dir.absolute()
     ServiceFolder(folder).make_private()
     beside = Path(sys.executable).with_name(COMMAND)
-    command = str(beside) if beside.exists() else shutil.which(COMMAND)
+    others = [entry for entry in os.get_exec_path() if Path(entry).absolute() != folder]
+    command = str(beside) if beside.exists() else shutil.which(COMMAND, path=os.pathsep.join(others))
     if command is None:
         raise FedFaceError(f"{COMMAND} is neither beside {sys.executable} nor on PATH; is Flower installed?")
     try:

@@ -13,7 +13,7 @@ fork could not import from elsewhere.
 =========  =============================  ======================================================================
 step       who                            bytes
 =========  =============================  ======================================================================
-request    caller                         length, JSON of arguments, environment and folder; standard files along
+request    caller                         length, JSON of :class:`Request`; standard files along
 ready      fork server                    ``R``
 go         caller                         ``G``: from here on the message is the fork's alone
 signals    caller, at any time            the number of a signal that it got, one byte each
@@ -90,7 +90,8 @@ def _ask(folder: str, entry: str, argv: list[str]) -> socket.socket | None:
         return None
     except OSError:
         return None
-    request = json.dumps({"argv": argv, "environment": dict(os.environ), "folder": os.getcwd()}).encode()
+    fields = {"argv": argv, "environment": dict(os.environ), "folder": os.getcwd(), "parent": os.getppid()}
+    request = json.dumps(fields).encode()
     try:
         socket.send_fds(connection, [LENGTH.pack(len(request))], [0, 1, 2])
         connection.sendall(request)
@@ -146,6 +147,8 @@ class Request:
         Its environment.
     folder : str
         Its working folder.
+    parent : int
+        The process that it is a child of.
     files : list of int
         Its standard input, output and error.
     """
@@ -153,6 +156,7 @@ class Request:
     argv: list[str]
     environment: dict[str, str]
     folder: str
+    parent: int
     files: list[int]
 
 
@@ -182,20 +186,19 @@ def serve(folder: str, follow: int, entry: str) -> Callable[[], int | str | None
         listener.bind(path)
         os.chmod(path, 0o600)
         listener.listen(64)
-        server = _ForkServer(listener, followed, lock)
-        request = server.run()
+        request = _ForkServer(listener, follow, followed, lock).run()
         if request is None:
             os.unlink(path)
             return None
-    _become(request, follow)
+    _become(request)
     return task
 
 
 class _ForkServer:
     """Callers and their forks, until it ends or is itself a fork."""
 
-    def __init__(self, listener: socket.socket, followed: int, lock: int) -> None:
-        self._listener, self._followed, self._lock = listener, followed, lock
+    def __init__(self, listener: socket.socket, parent: int, followed: int, lock: int) -> None:
+        self._listener, self._parent, self._followed, self._lock = listener, parent, followed, lock
         self._poll = select.poll()
         # A fork's process file by its caller, and the other way round.
         self._forks: dict[int, int] = {}
@@ -226,7 +229,8 @@ class _ForkServer:
         except (OSError, ValueError):
             connection.close()
             return None
-        if not _agree(connection):
+        # Another SuperExec's message would be given up with ours, which is about to end.
+        if request.parent != self._parent or not _agree(connection):
             connection.close()
         elif not (fork := os.fork()):
             self._forget()
@@ -303,9 +307,9 @@ def _receive(connection: socket.socket) -> Request:
                 raise ValueError("cut short")
             content += more
         fields = json.loads(content)
-        if not isinstance(fields, dict) or set(fields) != {"argv", "environment", "folder"}:
+        if not isinstance(fields, dict) or set(fields) != {"argv", "environment", "folder", "parent"}:
             raise ValueError("other fields")
-        return Request(fields["argv"], fields["environment"], fields["folder"], files)
+        return Request(**fields, files=files)
     except BaseException:
         for file in files:
             os.close(file)
@@ -326,13 +330,13 @@ def _import(entry: str) -> Callable[[], int | str | None]:
     return task
 
 
-def _become(request: Request, follow: int) -> None:
+def _become(request: Request) -> None:
     """Make this process, a fork, what its caller would be."""
     for number, file in enumerate(request.files):
         os.dup2(file, number)
         os.close(file)
     os.environ.clear()
-    os.environ.update(request.environment | {FOLLOWED: str(follow)})
+    os.environ.update(request.environment | {FOLLOWED: str(request.parent)})
     os.chdir(request.folder)
     sys.argv = request.argv
 

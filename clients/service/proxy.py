@@ -25,6 +25,7 @@ from clients.service.forkserver import FOLLOWED
 from clients.service.messages import PING, Fields, StaleService, read_answer, write_request
 from fedface_flwr.errors import FedFaceError
 
+SUPERNODES = (b"flower-supernode", b"fedface-supernode")
 # A service binds its socket before it imports anything slow.
 STARTS_WITHIN = 60.0
 LOOKS_EVERY = 0.02
@@ -133,7 +134,7 @@ def supernode_pid() -> int | None:
             parent = int(Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[1])
         except OSError:
             return None
-        if any(word.rpartition(b"/")[2] == b"flower-supernode" for word in words):
+        if any(word.rpartition(b"/")[2] in SUPERNODES for word in words):
             return process
         process = parent
     return None

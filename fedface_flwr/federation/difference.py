@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedface_flwr.federation.blocks import each_span
+from fedface_flwr.federation.blocks import each_block, each_span
 from fedface_flwr.federation.layout import Counters, ModelState, Vector
 
 # NumPy has no bfloat16: its bits travel as unsigned integers.
@@ -177,8 +177,8 @@ def momentum_of(step: Vector, rate: float) -> Vector:
     return step
 
 
-def encode(vector: Vector, dtype: str) -> Difference:
-    """Round a vector to the type in which it travels, to nearest, ties to even.
+def encode(vector: Vector, dtype: str, start: Vector | None = None) -> Difference:
+    """Round a vector, or how far it lies from ``start``, to the type in which it travels: to nearest, ties to even.
 
     Parameters
     ----------
@@ -186,18 +186,27 @@ def encode(vector: Vector, dtype: str) -> Difference:
         The numbers.
     dtype : str
         ``float32``, ``bfloat16`` or ``float16``; the last is scaled by a power of two to use its narrow range.
+    start : ndarray of float32, shape (n,), optional
+        What is subtracted first, in pieces: no third vector of this length is made.
 
     Raises
     ------
     ValueError
         If a number is not finite.
     """
-    largest = float(np.abs(vector).max(initial=0.0))
+
+    def moved(part: slice) -> Vector:
+        return vector[part] if start is None else vector[part] - start[part]
+
+    tops: list[np.float32] = []
+    each_block(len(vector), lambda part: tops.append(np.abs(moved(part)).max()))
+    # Of nan and a number this is nan, in either order.
+    largest = float(np.max(tops, initial=np.float32(0)))
     if not largest < _TOO_LARGE:
         raise ValueError("a difference must be finite")
     scale = half_scale(largest) if dtype == "float16" else 1.0
     result = Difference(dtype, np.empty(len(vector), WIRE_TYPES[dtype]), scale)
-    each_span(len(vector), lambda part: narrow(vector[part], result, part))
+    each_block(len(vector), lambda part: narrow(moved(part), result, part))
     return result
 
 

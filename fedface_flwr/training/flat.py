@@ -94,6 +94,10 @@ class FlatModel:
         """Return a copy of the model as arrays in host memory."""
         return ModelState(self.values.detach().cpu().numpy().copy(), self.counters.cpu().numpy().copy())
 
+    def view(self) -> ModelState:
+        """Return the model as arrays in host memory that change with it, where it lies there; a copy else."""
+        return ModelState(self.values.detach().cpu().numpy(), self.counters.cpu().numpy())
+
     def parameter_views(self, vector: Tensor) -> list[Tensor]:
         """Cut a vector of length ``layout.num_parameters`` into views of the parameters' shapes, in order."""
         return [vector[place].view(entry.shape) for entry, place in self.layout.items() if entry.kind is Kind.PARAMETER]

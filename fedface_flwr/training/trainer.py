@@ -68,8 +68,15 @@ class Trainer:
         """Number of training images that this party owns."""
         return sum(branch.num_images for branch in self._branches)
 
-    def train(self, task: TrainTask) -> TrainResult:
+    def train(self, task: TrainTask, *, lend: bool = False) -> TrainResult:
         """Run one round and store the heads; the same task again gives the same result.
+
+        Parameters
+        ----------
+        task : TrainTask
+            The round.
+        lend : bool
+            Whether the result's model may be the trainer's own memory, which holds until the next task.
 
         Raises
         ------
@@ -87,7 +94,8 @@ class Trainer:
         seconds = time.perf_counter() - start
         results = self._results(task.round, losses, hits)
         self._save(task)
-        return TrainResult(self._model.state(), results, self.num_images, seconds)
+        model = self._model.view() if lend else self._model.state()
+        return TrainResult(model, results, self.num_images, seconds)
 
     def _steps(self, task: TrainTask) -> tuple[Tensor, Tensor]:
         """Take the K steps; return losses and accuracies, both of shape (K, branches)."""

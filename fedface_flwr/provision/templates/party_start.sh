@@ -71,8 +71,8 @@ explain() {
   done
 }
 
-command -v flower-supernode >/dev/null ||
-  die "flower-supernode is not on PATH: activate the Python environment in which fedface-flwr is installed"
+command -v fedface-supernode >/dev/null ||
+  die "fedface-supernode is not on PATH: activate the Python environment in which fedface-flwr is installed"
 [ -r party.key ] || die "$here/party.key is missing: a SuperNode is known by it; ask the operator for the kit"
 [ -r ca.pem ] || die "$here/ca.pem is missing: the server is known by it; ask the operator for the kit"
 [ -r policy.toml ] || die "$here/policy.toml is missing: it says what this silo lets itself be asked; restore it from the kit"
@@ -127,7 +127,8 @@ run_once() {
   rm -f run/refused
   exec 3> >(exec 9>&-; explain)
   reader=$!
-  setsid nice -n "$niceness" flower-supernode --superlink "$superlink" --root-certificates ca.pem --auth-supernode-private-key party.key \
+  setsid nice -n "$niceness" fedface-supernode --superlink "$superlink" --root-certificates ca.pem \
+    --auth-supernode-private-key party.key \
     --port "${FEDFACE_RUNTIME_PORT:-$(free_port)}" "${trusted[@]}" \
     --node-config "party=\"$party\" role=\"$role\" silo-dir=\"$silo\" data=\"$data\" ${FEDFACE_NODE_CONFIG:-}" \
     </dev/null >&3 2>&1 3>&- 9>&- &

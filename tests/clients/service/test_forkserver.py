@@ -214,11 +214,17 @@ def test_after_the_fork_servers_death_the_command_itself_is_run_and_another_serv
 
 
 def test_a_fork_server_ends_with_the_process_it_follows(site: Site) -> None:
-    # The caller's parent is the shell, which then waits for its input's end.
-    parent, _ = site.start("0", "sh", "-c", '"$0" "$@"; cat')
+    # The callers' parent is the shell, which then waits for its input's end.
+    parent, result = site.start("0", "sh", "-c", '"$0" "$@"; read line; "$0" "$@"; cat')
     eventually(site.listens)
-    _, state, _ = site.call("0")
+    assert site.call("0")[:2] == (9, None), "forked for the child of another process than it follows"
+    assert parent.stdin is not None
+    parent.stdin.write("go on\n")
+    parent.stdin.flush()
+    eventually(result.exists)
+    state = read(result)
     assert state is not None
+    assert state["followed"] == str(parent.pid)
     server = state["parent"]
     assert alive(server)
     parent.kill()

@@ -139,7 +139,8 @@ def test_messages_share_one_service_which_ends_with_their_supernode(node: Node, 
             flower(tmp_path, "flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(link))
         )
         eventually(lambda: listens(link), 60)
-        command = ["flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{link}", "--port", str(runtime)]
+        name = "fedface-supernode" if warm else "flower-supernode"
+        command = [name, "--insecure", "--superlink", f"127.0.0.1:{link}", "--port", str(runtime)]
         supernode = running.enter_context(flower(tmp_path, *command, "--node-config", own, path=path))
         submit = running.enter_context(flower(tmp_path, "flwr", "run", str(app), "it"))
         assert submit.wait(60) == 0, (tmp_path / "flwr.log").read_text()
