@@ -25,6 +25,7 @@ from fedface_flwr.reporting.comparison import comparison_table, write_comparison
 from fedface_flwr.reporting.results import results_table
 from fedface_flwr.reporting.run_folder import RunFolder
 from fedface_flwr.reporting.summary import read_summary
+from fedface_flwr.reporting.terminal import open_console
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ def main() -> None:
     arguments = parser.parse_args()
     out = arguments.out.absolute()
     try:
-        compare(expand(arguments.overrides, out), out, max(arguments.jobs, 1), Console())
+        compare(expand(arguments.overrides, out), out, max(arguments.jobs, 1), open_console())
     except (FedFaceError, OSError) as error:
         print(f"fedface-compare: {error}", file=sys.stderr, flush=True)
         sys.exit(1)

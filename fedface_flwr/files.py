@@ -12,6 +12,8 @@ from pathlib import Path
 from stat import S_ISREG
 from uuid import uuid4
 
+_LONGEST_KEPT = 200  # bytes of a file's name; with what is added to it, a temporary one has less than the usual 255
+
 
 @contextmanager
 def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
@@ -21,7 +23,9 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
     leave it damaged, as its reader must notice.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
+    # A name that the file system takes must not become one that it does not.
+    kept = path.name if len(os.fsencode(path.name)) <= _LONGEST_KEPT else "long"
+    temporary = path.with_name(f".{kept}.{uuid4().hex}.tmp")
     try:
         yield temporary
         if durable:

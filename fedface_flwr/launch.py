@@ -188,7 +188,7 @@ def main() -> None:
         print(f"fedface: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
         sys.exit(1)
     except KeyboardInterrupt as interrupt:
-        print(f"fedface: {interrupt or 'interrupted'}", file=sys.stderr, flush=True)
+        print(f"fedface: {str(interrupt) or 'interrupted'}", file=sys.stderr, flush=True)
         sys.exit(130)
 
 

@@ -29,7 +29,17 @@ def parse_yaml(path: Path) -> tuple[Any, bytes]:
             content = file.read(_LARGEST + 1)
         if len(content) > _LARGEST:
             raise ConfigError(f"{path}: above {_LARGEST} bytes; it is not a file of settings")
-        return yaml.load(content.decode("utf-8"), _Loader), content
+        loader = _Loader(content.decode("utf-8"))
+        # The place that an error names; PyYAML knows files only by their streams.
+        loader.name = path.name
+        try:
+            return loader.get_single_data(), content
+        finally:
+            loader.dispose()
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: no such file") from error
+    except IsADirectoryError as error:
+        raise ConfigError(f"{path}: is a folder, not a YAML file") from error
     except _UNREADABLE as error:
         raise ConfigError(f"{path}: not a readable YAML file: {' '.join(str(error).split())[:500]}") from error
 

@@ -112,3 +112,10 @@ def test_a_lock_is_held_by_one_process_and_ends_with_it(tmp_path: Path) -> None:
         other.wait()
         with locked(path):
             pass
+
+
+@pytest.mark.parametrize("name", ["a" * 255, "é" * 127, "a" * 201 + ".bin"])
+def test_a_name_that_the_file_system_takes_can_be_written(tmp_path: Path, name: str) -> None:
+    write_text(tmp_path / name, "text")
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_text() == "text"

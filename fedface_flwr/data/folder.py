@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from fedface_flwr.data.own_files import OWN_FILES
 from fedface_flwr.errors import DataError
 from fedface_flwr.files import read_regular
 
@@ -44,9 +45,10 @@ class FolderSet:
         Raises
         ------
         DataError
-            If there is no identity folder, one is empty, or a file that is not hidden is where none belongs.
+            If there is no identity folder, one is empty, or a file that is neither hidden nor of the project's own
+            commands (``OWN_FILES``) is where none belongs.
         """
-        identities = _visible(root)
+        identities = [path for path in _visible(root) if path.name not in OWN_FILES or path.is_dir()]
         if not identities:
             raise DataError(f"{root}: no identities; expected one folder of pictures per identity")
         files: list[Path] = []
@@ -76,7 +78,9 @@ def _visible(folder: Path) -> list[Path]:
 
 def _pictures(identity: Path) -> list[Path]:
     if not identity.is_dir():
-        raise DataError(f"{identity}: a stray file; beside identity folders only hidden files are allowed")
+        raise DataError(
+            f"{identity}: a stray file beside the identity folders; move it away, or hide it by a dot before its name"
+        )
     pictures = _visible(identity)
     if not pictures:
         raise DataError(f"{identity}: the identity has no pictures; remove the folder")

@@ -7,14 +7,17 @@ import io
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from PIL import Image, ImageOps
-from torch import Tensor
 
 from fedface_flwr.data.sets import Images
 from fedface_flwr.errors import DataError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 # A few bytes can declare 65535 x 65535 pixels, which would be 12 GB once decoded.
 _LARGEST_SIDE = 4096
@@ -26,6 +29,10 @@ _MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK")
 # What Pillow only warns about, such as damaged EXIF data, does not change the pixels. Not around each call, since
 # pictures are decoded in threads, which have all filters in common.
 warnings.filterwarnings("ignore", module=r"PIL\.")
+
+
+class UnalignedError(DataError):
+    """A picture is whole, but not square, so it is no aligned face."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +82,7 @@ def decode(data: bytes, size: int, where: str) -> Images:
     Raises
     ------
     DataError
-        If the bytes are no decodable picture, or the picture is not square.
+        If the bytes are no decodable picture; UnalignedError if the picture is not square.
     """
     rgb = _rgb(data, where, _check_aligned)
     if rgb.width != size:
@@ -131,7 +138,9 @@ def _check_aligned(picture: Image.Image, where: str) -> None:
     """Refuse, by its header alone, a picture that is no aligned face."""
     shape = f"{picture.width}x{picture.height}"
     if picture.height != picture.width:
-        raise DataError(f"{where}: the image is {shape}; aligned faces are square, so align it first")
+        raise UnalignedError(
+            f"{where}: the image is {shape}; aligned faces are square, so align it first (fedface-data align)"
+        )
     if picture.height > _LARGEST_SIDE:
         raise DataError(f"{where}: the image is {shape}, above {_LARGEST_SIDE}; it is no aligned face")
 
@@ -147,7 +156,7 @@ def _check_photo(picture: Image.Image, where: str) -> None:
 
 def normalise(batch: Tensor) -> Tensor:
     """Map uint8 pixels (n, 3, s, s) to float32 in [-1, 1] on the same device, by ``PREPROCESSING``."""
-    return batch.to(torch.float32).sub_(PREPROCESSING.mean).div_(PREPROCESSING.scale)
+    return batch.float().sub_(PREPROCESSING.mean).div_(PREPROCESSING.scale)
 
 
 def flip(batch: Tensor) -> Tensor:
@@ -172,5 +181,8 @@ def random_flip(batch: Tensor, generator: torch.Generator, probability: float = 
     Tensor, shape (n, 3, s, s)
         A new batch.
     """
+    # Looking at pictures and converting them must not wait for torch.
+    import torch
+
     chosen = torch.rand(len(batch), generator=generator, device=generator.device) < probability
     return torch.where(chosen.to(batch.device)[:, None, None, None], flip(batch), batch)

@@ -22,9 +22,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from fedface_flwr.data.own_files import PROPERTY
 from fedface_flwr.errors import DataError
 
-RECORDS, INDEX, PROPERTY = "train.rec", "train.idx", "property"
+RECORDS, INDEX = "train.rec", "train.idx"
 
 _MAGIC = 0xCED7230A
 _WHOLE, _FIRST, _LAST = 0, 1, 3

@@ -17,7 +17,8 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from fedface_flwr.data.recordio import INDEX, PROPERTY, RECORDS
+from fedface_flwr.data.own_files import PROPERTY
+from fedface_flwr.data.recordio import INDEX, RECORDS
 from fedface_flwr.errors import DataError
 
 Integers = npt.NDArray[np.int64]

@@ -14,27 +14,31 @@ import numpy as np
 
 from fedface_flwr.data.alignment import align
 from fedface_flwr.data.images import decode_photo
-from fedface_flwr.dataprep.building import BROKEN, Builder, Plan, write_broken
+from fedface_flwr.data.own_files import BROKEN
+from fedface_flwr.dataprep.building import Builder, Plan, more, write_broken
 from fedface_flwr.dataprep.folders import read_file
 from fedface_flwr.dataprep.lists import ListSource
-from fedface_flwr.dataprep.names import Identities, first_repeated
+from fedface_flwr.dataprep.names import Identities, first_repeated, numbered
 from fedface_flwr.dataprep.pictures import Prepared, jpeg
 from fedface_flwr.dataprep.points import Points, read_points
 from fedface_flwr.dataprep.source import Integers, file_stamp
-from fedface_flwr.dataprep.staging import ORIGIN, Staging, made_of, staging, write_json
+from fedface_flwr.dataprep.staging import Staging, made_of, staging, write_origin
 from fedface_flwr.dataprep.work import chunks
 from fedface_flwr.errors import DataError
 from fedface_flwr.reporting.bars import Reporter
 
 TARGETS = ("folder", "recordio")
 
+_REMEDY = "repair it, or leave such pictures out, without --strict"
+
 
 @dataclass(frozen=True)
 class Aligned:
-    """How many faces were aligned, and how many pictures were left out."""
+    """How many faces were aligned, how many pictures were left out, and whether this was not done before."""
 
     images: int
     broken: int
+    new: bool = True
 
 
 @dataclass
@@ -117,15 +121,15 @@ def align_all(
     request = {"command": "align", "source": raw.stamp, "target": target, "size": size, "quality": quality}
     request["strict"] = strict
     if (origin := made_of(dest, request)) is not None:
-        return Aligned(**origin["result"])
+        return Aligned(**origin["result"], new=False)
     with staging(dest, request) as stage:
         if stage.done:
-            reporter.note(f"{dest}: going on after {stage.done} pictures")
+            reporter.note(f"{dest}: going on after {numbered(stage.done, 'picture')}")
         if target == "recordio":
             result = _into_recordio(stage, raw, size, quality, strict, reporter)
         else:
             result = _into_tree(stage, raw, size, quality, strict, reporter)
-        write_json(stage.set / ORIGIN, {"request": request, "result": result.__dict__})
+        write_origin(stage.set, request, {key: value for key, value in result.__dict__.items() if key != "new"})
     return result
 
 
@@ -133,14 +137,14 @@ def _into_recordio(stage: Staging, raw: RawFaces, size: int, quality: int, stric
     if "." in raw.identities:
         raise DataError(f"{raw.root}: pictures outside of identity folders; name their identities by --identities")
     plan = Plan(raw.labels, raw.identities, ["."], np.zeros_like(raw.labels), raw.faces.problems)
-    builder = Builder(stage, plan, skip_broken=not strict)
+    builder = Builder(stage, plan, remedy=_REMEDY if strict else "")
     (built,) = builder.run(lambda index: raw.face(index, size, quality), "aligning", reporter)
     return Aligned(built.images, len(builder.broken()))
 
 
 def _into_tree(stage: Staging, raw: RawFaces, size: int, quality: int, strict: bool, reporter: Reporter) -> Aligned:
     if strict and raw.faces.problems:
-        raise DataError(raw.faces.problems[0])
+        raise DataError(f"{raw.faces.problems[0]}{more(len(raw.faces.problems))}; {_REMEDY}")
     broken = stage.appender("broken")
     if stage.done == 0:
         broken.writelines(json.dumps(problem).encode() + b"\n" for problem in raw.faces.problems)
@@ -158,13 +162,14 @@ def _into_tree(stage: Staging, raw: RawFaces, size: int, quality: int, strict: b
         for error in results:
             if isinstance(error, DataError):
                 if strict:
-                    raise error
+                    raise DataError(f"{error}; {_REMEDY}") from error
                 broken.write(json.dumps(str(error)).encode() + b"\n")
         stage.checkpoint(first + len(results))
     stage.checkpoint(len(raw.faces.names))
     texts = [json.loads(line) for line in stage.content("broken").splitlines()]
     images = len(raw.faces.names) - (len(texts) - len(raw.faces.problems))
     if not images:
+        stage.forget()
         raise DataError(f"{raw.root}: not one face could be aligned; {texts[0]}")
     if texts:
         write_broken(stage.set / BROKEN, texts)

@@ -7,11 +7,11 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
+from fedface_flwr.data.own_files import ALGORITHMS
 from fedface_flwr.dataprep import aligning, pack
 from fedface_flwr.dataprep.pictures import QUALITY
 from fedface_flwr.dataprep.sources import FORMATS
 from fedface_flwr.dataprep.split import KINDS
-from fedface_flwr.dataprep.sums import ALGORITHMS
 
 
 def add_inspect(parser: argparse.ArgumentParser) -> None:

@@ -12,20 +12,17 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from fedface_flwr.data.own_files import BROKEN, IDENTITIES
 from fedface_flwr.data.recordio import RECORDS
 from fedface_flwr.data.recordio_writer import Records, complete, framed, grouped_keys, header_record, payload
 from fedface_flwr.dataprep.names import dense
 from fedface_flwr.dataprep.pictures import Prepared
-from fedface_flwr.dataprep.records import IDENTITIES
 from fedface_flwr.dataprep.source import Integers
 from fedface_flwr.dataprep.staging import Staging
 from fedface_flwr.dataprep.work import chunks
 from fedface_flwr.errors import DataError
 from fedface_flwr.files import printable, write_text
 from fedface_flwr.reporting.bars import Reporter
-
-BROKEN = "broken.txt"
-"""File of a finished set that was made with ``--skip-broken``: a line for each picture that was left out."""
 
 # One line a record that was written, kept beside the set while it is being made.
 _ENTRY = np.dtype([("source", "<i8"), ("offset", "<i8")])
@@ -48,6 +45,8 @@ class Plan:
         Which of them each picture goes to.
     problems : sequence of str
         Records of the source that are known to be no pictures.
+    faults : sequence of str
+        What else is wrong with the source and costs no picture.
     """
 
     labels: Integers
@@ -55,6 +54,7 @@ class Plan:
     folders: Sequence[str]
     part: Integers
     problems: Sequence[str] = ()
+    faults: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -89,15 +89,16 @@ class Builder:
         The destination in the making.
     plan : Plan
         What goes where.
-    skip_broken : bool
-        Leave out pictures that are broken, and list them, instead of stopping.
+    remedy : str
+        What to do about a broken picture, which stops the work; empty: broken ones are left out and listed, and
+        faults are passed over.
     """
 
-    def __init__(self, stage: Staging, plan: Plan, *, skip_broken: bool) -> None:
-        self._stage, self._plan, self._skip = stage, plan, skip_broken
+    def __init__(self, stage: Staging, plan: Plan, *, remedy: str) -> None:
+        self._stage, self._plan, self._remedy = stage, plan, remedy
         self._labels, self._keys = _numbered(plan)
-        if plan.problems and not skip_broken:
-            raise DataError(_stopped(plan.problems[0], len(plan.problems)))
+        if remedy and plan.problems:
+            raise DataError(f"{plan.problems[0]}{more(len(plan.problems))}; {remedy}")
         self._files = [stage.appender(f"set/{folder}/{RECORDS}") for folder in plan.folders]
         self._entries = [stage.appender(f"{_ENTRIES}-{part}") for part in range(len(plan.folders))]
         self._broken = stage.appender(_HELD_BROKEN)
@@ -129,8 +130,8 @@ class Builder:
             self._stage.checkpoint(first + len(results))
         self._stage.checkpoint(len(self._plan.labels))
         built = [self._complete(part, folder) for part, folder in enumerate(self._plan.folders)]
-        if broken := self.broken():
-            write_broken(self._stage.set / BROKEN, broken)
+        if listed := [*self.broken(), *self._plan.faults]:
+            write_broken(self._stage.set / BROKEN, listed)
         return built
 
     def broken(self) -> list[str]:
@@ -139,8 +140,8 @@ class Builder:
 
     def _append(self, index: int, result: Prepared | DataError) -> None:
         if isinstance(result, DataError):
-            if not self._skip:
-                raise DataError(_stopped(str(result), 1)) from result
+            if self._remedy:
+                raise DataError(f"{result}; {self._remedy}") from result
             self._broken.write(_line(str(result)))
             return
         side = self._stage.notes.setdefault("side", result.side)
@@ -157,6 +158,7 @@ class Builder:
     def _complete(self, part: int, folder: str) -> Built:
         entries = np.frombuffer(self._stage.content(f"{_ENTRIES}-{part}"), dtype=_ENTRY)
         if not len(entries):
+            self._stage.forget()
             raise DataError(f"{folder}: not one picture is left for this set")
         source = entries["source"].astype(np.int64)
         labels, kept = dense(self._plan.labels[source])
@@ -182,7 +184,7 @@ def _numbered(plan: Plan) -> tuple[Integers, Integers]:
 
 
 def write_broken(path: Path, texts: Sequence[str]) -> None:
-    """Write what was left out, a line for each picture."""
+    """Write what was left out or passed over, a line each."""
     write_text(path, "".join(f"{printable(text)}\n" for text in texts))
 
 
@@ -196,6 +198,6 @@ def _line(problem: str) -> bytes:
     return json.dumps(problem).encode() + b"\n"
 
 
-def _stopped(problem: str, count: int) -> str:
-    more = f" (and {count - 1} more)" if count > 1 else ""
-    return f"{problem}{more}; repair it, or leave such pictures out by --skip-broken"
+def more(count: int) -> str:
+    """Return what follows the first of so many faults."""
+    return f" (and {count - 1} more)" if count > 1 else ""

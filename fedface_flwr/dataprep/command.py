@@ -9,16 +9,18 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from fedface_flwr.data.own_files import BROKEN, sums_name
 from fedface_flwr.dataprep import aligning, arguments, pack
 from fedface_flwr.dataprep.convert import convert
 from fedface_flwr.dataprep.inspecting import inspect
 from fedface_flwr.dataprep.inspection_text import inspection_lines
+from fedface_flwr.dataprep.names import numbered
 from fedface_flwr.dataprep.pictures import Encoding
 from fedface_flwr.dataprep.source import Source, SourceOptions
 from fedface_flwr.dataprep.sources import open_source
 from fedface_flwr.dataprep.split import split
 from fedface_flwr.dataprep.sums import read_sums, write_sums
-from fedface_flwr.dataprep.verifying import unlisted, verify_structure, verify_sums
+from fedface_flwr.dataprep.verifying import FAULT, KINDS, unlisted, verify_structure, verify_sums
 from fedface_flwr.errors import DataError, FedFaceError
 from fedface_flwr.files import printable
 from fedface_flwr.reporting.bars import Reporter
@@ -34,16 +36,16 @@ def _inspect(options: argparse.Namespace) -> int:
     else:
         for line in inspection_lines(str(options.set), seen, everything=options.all):
             _say(line)
-    return FAILED if seen.broken else DONE
+    return FAILED if seen.broken or seen.faults else DONE
 
 
 def _convert(options: argparse.Namespace) -> int:
     encoding = Encoding(options.size, options.quality, options.exchange_colours)
     source = _source(options)
     made = convert(source, options.dest, encoding, skip_broken=options.skip_broken, reporter=_reporter(options))
-    left_out = f"; {made.broken} left out, see {options.dest / 'broken.txt'}" if made.broken else ""
-    there = "" if made.new else " (was there already)"
-    _say(f"{options.dest}: {made.images} images of {made.identities} identities, {made.side} px{left_out}{there}")
+    left_out = _left_out(options.dest, made.broken, made.faults)
+    counted = f"{numbered(made.images, 'image')} of {numbered(made.identities, 'identity')}"
+    _say(f"{options.dest}: {counted}, {made.side} px{left_out}{_there(made.new)}")
     return DONE
 
 
@@ -52,7 +54,7 @@ def _pack(options: argparse.Namespace) -> int:
     pairs = pack.read_pairs(options.pairs, images, options.format, options.extension)
     encoding = Encoding(options.size, options.quality, options.exchange_colours)
     made = pack.write_pack(pairs, options.dest, encoding, _reporter(options))
-    _say(f"{options.dest}: {made.pairs} pairs, {made.matching} matching, {made.side} px")
+    _say(f"{options.dest}: {numbered(made.pairs, 'pair')}, {made.matching} matching, {made.side} px")
     return DONE
 
 
@@ -60,7 +62,8 @@ def _split(options: argparse.Namespace) -> int:
     name = options.name or options.set.absolute().name.split(".")[0]
     source, reporter = _source(options), _reporter(options)
     for part in split(source, options.dest, name, options.parts, options.by, options.seed, reporter):
-        _say(f"{options.dest / part.name}: {part.images} images of {part.identities} identities")
+        counted = f"{numbered(part.images, 'image')} of {numbered(part.identities, 'identity')}"
+        _say(f"{options.dest / part.name}: {counted}")
     return DONE
 
 
@@ -75,39 +78,51 @@ def _align(options: argparse.Namespace) -> int:
         strict=options.strict,
         reporter=_reporter(options),
     )
-    left_out = f"; {made.broken} left out, see {options.dest / 'broken.txt'}" if made.broken else ""
-    _say(f"{options.dest}: {made.images} aligned faces{left_out}")
+    left_out = _left_out(options.dest, made.broken)
+    _say(f"{options.dest}: {numbered(made.images, 'aligned face')}{left_out}{_there(made.new)}")
     return DONE
 
 
 def _verify(options: argparse.Namespace) -> int:
     reporter = _reporter(options)
-    faults = 0
-    if options.sums is not None:
-        sums = read_sums(options.sums)
-        for fault in verify_sums(options.set, sums, options.sums.parent, reporter):
-            faults += 1
-            _say(f"FAILED {fault}")
-        for path in unlisted(options.set, sums, options.sums.parent) if options.set.is_dir() else ():
-            _say(f"warning: {path}: has no checksum")
+    counts = dict.fromkeys(KINDS, 0)
+    compared, differing = _compare(options, reporter) if options.sums is not None else (0, 0)
     try:
         source = _source(options)
-        for fault in verify_structure(source, reporter):
-            faults += 1
-            _say(f"FAILED {fault}")
-        count = f"{len(source.labels)} pictures"
+        for failed in verify_structure(source, reporter):
+            counts[failed.kind] += 1
+            _say(f"FAILED {failed.text}")
+        whole = f"{numbered(len(source.labels), 'picture')} whole"
     except DataError as error:
-        faults += 1
+        counts[FAULT] += 1
         _say(f"FAILED {error}")
-        count = "set"
-    _say(f"{options.set}: {f'{faults} faults' if faults else f'{count} whole'}")
-    return FAILED if faults else DONE
+    parts = [f"{count} {kind}" for kind, count in counts.items()]
+    checksums = [] if options.sums is None else [f"{differing} of {numbered(compared, 'checksum')} wrong"]
+    if failures := sum(counts.values()) + differing:
+        _say(f"{options.set}: {failures} failed: {', '.join([*parts, *checksums])}")
+        return FAILED
+    _say(f"{options.set}: {', '.join([whole, *checksums])}")
+    return DONE
+
+
+def _compare(options: argparse.Namespace, reporter: Reporter) -> tuple[int, int]:
+    """Compare a set's files with their checksums; return how many there are, and how many are missing or differ."""
+    sums = read_sums(options.sums)
+    compared = differing = 0
+    for fault in verify_sums(options.set, sums, options.sums.parent, reporter):
+        compared += 1
+        if fault is not None:
+            differing += 1
+            _say(f"FAILED {fault}")
+    for path in unlisted(options.set, sums, options.sums.parent) if options.set.is_dir() else ():
+        _say(f"warning: {path}: has no checksum")
+    return compared, differing
 
 
 def _sums(options: argparse.Namespace) -> int:
     target: Path = options.set
     if target.is_dir():
-        out = options.output or target / f"{options.algorithm.upper()}SUMS"
+        out = options.output or target / sums_name(options.algorithm)
         files = [path for path in sorted(target.rglob("*")) if path.is_file() and path.resolve() != out.resolve()]
         named = [(path.relative_to(target).as_posix(), path) for path in files]
     else:
@@ -118,8 +133,22 @@ def _sums(options: argparse.Namespace) -> int:
     total = sum(path.stat().st_size for _, path in named if path.is_file())
     with _reporter(options).bar("checksums", total) as advance:
         write_sums(named, out, options.algorithm, advance)
-    _say(f"{out}: checksums of {len(named)} files")
+    _say(f"{out}: {numbered(len(named), 'checksum')}")
     return DONE
+
+
+def _left_out(dest: Path, broken: int, faults: int = 0) -> str:
+    told = [f"{numbered(broken, 'picture')} left out"] if broken else []
+    told += [f"{numbered(faults, 'fault')} passed over"] if faults else []
+    return f"; {' and '.join(told)}, see {dest / BROKEN}" if told else ""
+
+
+def _there(new: bool) -> str:
+    return "" if new else " (was there already)"
+
+
+def _notes(error: BaseException) -> list[str]:
+    return getattr(error, "__notes__", [])
 
 
 def _source(options: argparse.Namespace) -> Source:
@@ -165,13 +194,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         result: int = options.run(options)
         return result
     except (FedFaceError, OSError) as error:
-        print(printable(f"fedface-data: {error}"), file=sys.stderr)
+        print(printable("; ".join([f"fedface-data: {error}", *_notes(error)])), file=sys.stderr)
         return FAILED
-    except KeyboardInterrupt:
-        print(
-            "fedface-data: interrupted; the destination is not there, and the same command goes on",
-            file=sys.stderr,
-        )
+    except KeyboardInterrupt as interrupt:
+        print(printable("; ".join(["fedface-data: interrupted", *_notes(interrupt)])), file=sys.stderr)
         return 130
 
 

@@ -10,22 +10,38 @@ from typing import Any
 
 import numpy as np
 
-from fedface_flwr.dataprep.building import Builder, Plan
+from fedface_flwr.dataprep.building import Builder, Plan, more
+from fedface_flwr.dataprep.names import numbered
 from fedface_flwr.dataprep.pictures import Encoding, Prepared, prepare
 from fedface_flwr.dataprep.source import Source
-from fedface_flwr.dataprep.staging import ORIGIN, made_of, staging, write_json
+from fedface_flwr.dataprep.staging import made_of, staging, write_origin
 from fedface_flwr.errors import DataError
 from fedface_flwr.reporting.bars import Reporter
+
+_REMEDY = "repair it, or leave such pictures out by --skip-broken"
 
 
 @dataclass(frozen=True)
 class Converted:
-    """What a conversion made; ``new`` is False where an earlier call had made the same already."""
+    """What a conversion made.
+
+    Attributes
+    ----------
+    images, identities, side : int
+        How many, and the pictures' side in pixels.
+    broken : int
+        Pictures that were left out: broken ones and those that are not square.
+    faults : int
+        What else is wrong with the source and was passed over.
+    new : bool
+        False where an earlier call had made the same already.
+    """
 
     images: int
     identities: int
     side: int
     broken: int
+    faults: int = 0
     new: bool = True
 
 
@@ -37,7 +53,8 @@ def convert(source: Source, dest: Path, encoding: Encoding, *, skip_broken: bool
     Raises
     ------
     DataError
-        If ``dest`` is taken, the source is a verification pack, or a picture is broken and ``skip_broken`` is off.
+        If ``dest`` is taken, the source is a verification pack, or a picture is broken, or anything
+        else wrong with the source, and ``skip_broken`` is off.
     StateError
         If another process is at it.
     """
@@ -45,14 +62,16 @@ def convert(source: Source, dest: Path, encoding: Encoding, *, skip_broken: bool
     request = request_of("convert", source, encoding=asdict(encoding), skip_broken=skip_broken)
     if (origin := made_of(dest, request)) is not None:
         return Converted(**origin["result"], new=False)
-    plan = Plan(source.labels, source.identities, ["."], np.zeros_like(source.labels), source.problems)
+    if not skip_broken:
+        require_faultless(source)
+    plan = Plan(source.labels, source.identities, ["."], np.zeros_like(source.labels), source.problems, source.faults)
     with staging(dest, request) as stage:
         if stage.done:
-            reporter.note(f"{dest}: going on after {stage.done} pictures")
-        builder = Builder(stage, plan, skip_broken=skip_broken)
+            reporter.note(f"{dest}: going on after {numbered(stage.done, 'picture')}")
+        builder = Builder(stage, plan, remedy="" if skip_broken else _REMEDY)
         (built,) = builder.run(lambda index: picture(source, index, encoding), "converting", reporter)
-        result = Converted(built.images, built.identities, built.side, len(builder.broken()))
-        write_json(stage.set / ORIGIN, {"request": request, "result": _fields(result)})
+        result = Converted(built.images, built.identities, built.side, len(builder.broken()), len(plan.faults))
+        write_origin(stage.set, request, _fields(result))
     return result
 
 
@@ -70,6 +89,14 @@ def require_identities(source: Source) -> None:
     """Raise DataError for a verification pack, whose labels are no identities."""
     if source.kind == "pack":
         raise DataError("a verification pack has pairs, not identities; it cannot become a training set")
+
+
+def require_faultless(source: Source) -> None:
+    """Raise DataError if anything but pictures is wrong with a source."""
+    if source.faults:
+        # A folder's files are put right by hand, and each text says how; records are not.
+        remedy = "; convert --skip-broken passes over this, as it costs no picture" if source.kind == "recordio" else ""
+        raise DataError(f"{source.faults[0]}{more(len(source.faults))}{remedy}")
 
 
 def _fields(result: Converted) -> Mapping[str, Any]:

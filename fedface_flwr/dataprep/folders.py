@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from fedface_flwr.data.own_files import OWN_FILES
 from fedface_flwr.dataprep.names import Names
 from fedface_flwr.dataprep.source import Integers, file_stamp
 from fedface_flwr.errors import DataError
@@ -25,7 +26,7 @@ PICTURES = (".jpg", ".jpeg", ".png")
 class FolderSource:
     """Pictures at ``root/IDENTITY/PICTURE``, or deeper; a ``Source``. Names are sorted, hidden ones left out.
 
-    What is no picture is among the problems, where ``FolderSet`` refuses the whole folder.
+    What is no picture is among the faults, where ``FolderSet`` refuses the whole folder.
     """
 
     root: Path
@@ -33,16 +34,21 @@ class FolderSource:
     identities: Sequence[str]
     names: Names
     problems: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
     kind: str = "folder"
 
     @classmethod
     def open(cls, root: Path) -> FolderSource:
         """List the pictures; DataError if there is none."""
         names, labels = Names(), array("q")
-        identities, problems = list[str](), list[str]()
+        identities, faults = list[str](), list[str]()
         for entry in _visible(root):
             if not entry.is_dir():
-                problems.append(f"{entry.path}: a stray file beside the identity folders")
+                if entry.name not in OWN_FILES:
+                    faults.append(
+                        f"{entry.path}: a stray file beside the identity folders; move it away, or hide it by a dot "
+                        "before its name"
+                    )
                 continue
             before = len(names)
             for path in _files(entry.path):
@@ -50,14 +56,14 @@ class FolderSource:
                     names.append(os.path.relpath(path, root))
                     labels.append(len(identities))
                 else:
-                    problems.append(f"{path}: not a {', '.join(PICTURES)} picture")
+                    faults.append(f"{path}: not a {', '.join(PICTURES)} picture; convert, hide or remove it")
             if len(names) == before:
-                problems.append(f"{entry.path}: the identity has no pictures")
+                faults.append(f"{entry.path}: the identity has no pictures; remove the folder")
             else:
                 identities.append(entry.name)
         if not identities:
             raise DataError(f"{root}: no pictures; expected one folder of {', '.join(PICTURES)} files per identity")
-        return cls(root, np.frombuffer(labels, dtype=np.int64), identities, names, problems)
+        return cls(root, np.frombuffer(labels, dtype=np.int64), identities, names, faults=faults)
 
     def stamp(self) -> Any:
         """Return the folders' times of change and a digest of the pictures' names."""

@@ -16,6 +16,8 @@ from fedface_flwr.data.sets import Images
 from fedface_flwr.dataprep.colour import SAMPLE, ColourGuess, guess, red_over_blue
 from fedface_flwr.dataprep.names import repeats
 from fedface_flwr.dataprep.pictures import Look, look
+from fedface_flwr.dataprep.record_faults import size_faults
+from fedface_flwr.dataprep.records import RecordIOSource
 from fedface_flwr.dataprep.source import Source, count_identities
 from fedface_flwr.dataprep.work import chunks
 from fedface_flwr.errors import DataError
@@ -66,6 +68,8 @@ class Inspection:
         Sum of the encoded pictures' lengths.
     broken : list of str
         A text for each broken record or picture.
+    faults : list of str
+        A text for what else is wrong with the set and costs no picture.
     not_square : int
         Pictures that are whole, but not aligned faces.
     duplicates : Duplicates
@@ -86,6 +90,7 @@ class Inspection:
     modes: dict[str, int]
     bytes: int
     broken: list[str]
+    faults: list[str]
     not_square: int
     duplicates: Duplicates
     pixel_duplicates: Duplicates | None
@@ -99,6 +104,7 @@ class Inspection:
 @dataclass(frozen=True)
 class _Seen:
     look: Look
+    where: str
     size: int
     digest: bytes
     pixel_digest: bytes
@@ -140,6 +146,7 @@ class _Tally:
         self._formats, self._sizes, self._modes = Counter[str](), Counter[str](), Counter[str]()
         self._bytes = self._not_square = 0
         self._redness: list[float] = []
+        self._sides: dict[int, str] = {}
 
     def add(self, index: int, seen: _Seen | DataError) -> None:
         if isinstance(seen, DataError):
@@ -153,7 +160,10 @@ class _Tally:
         self._sizes[f"{seen.look.width}x{seen.look.height}"] += 1
         self._modes[seen.look.mode] += 1
         self._bytes += seen.size
-        self._not_square += seen.look.width != seen.look.height
+        if seen.look.width == seen.look.height:
+            self._sides.setdefault(seen.look.width, seen.where)
+        else:
+            self._not_square += 1
         if seen.redness is not None:
             self._redness.append(seen.redness)
 
@@ -170,11 +180,17 @@ class _Tally:
             modes=dict(self._modes.most_common()),
             bytes=self._bytes,
             broken=self._broken,
+            faults=self._faults(),
             not_square=self._not_square,
             duplicates=self._duplicates(self._digests),
             pixel_duplicates=self._duplicates(self._pixel_digests) if len(self._pixel_digests) else None,
             colour=guess(self._redness),
         )
+
+    def _faults(self) -> list[str]:
+        source = self._source
+        own = size_faults(source.faces.folder, self._sides) if isinstance(source, RecordIOSource) else ()
+        return [*source.faults, *own]
 
     def _pairs(self) -> dict[str, int]:
         labels, digests = self._source.labels[::2], self._digests
@@ -223,6 +239,7 @@ def _see(source: Source, index: int, pixels: bool, sampled: bool) -> _Seen:
         pixel_digest.update(np.ascontiguousarray(decoded).data)
     return _Seen(
         seen,
+        where,
         len(data),
         hashlib.blake2b(data, digest_size=_DIGEST).digest(),
         pixel_digest.digest(),

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fedface_flwr.dataprep.inspecting import Duplicates, Inspection
+from fedface_flwr.dataprep.names import numbered
 
 _BAR = 40
 _SHOWN = 5
@@ -21,14 +22,15 @@ def inspection_lines(name: str, seen: Inspection, *, everything: bool = False) -
         pairs = seen.pairs
         yield f"  pairs       {pairs['matching']:,} matching, {pairs['differing']:,} differing"
         if pairs["identical"]:
-            yield f"  identical   {pairs['identical']:,} pairs show one picture twice"
+            one = pairs["identical"] == 1
+            yield f"  identical   {pairs['identical']:,} {'pair shows' if one else 'pairs show'} one picture twice"
     else:
         yield f"  identities  {seen.identities:,}"
         yield from _per_identity(seen.per_identity)
     yield f"  formats     {_counts(seen.formats)}; pixels {_counts(seen.modes)}"
     yield f"  sizes       {_counts(seen.sizes)}"
     if seen.not_square:
-        yield f"  unaligned   {seen.not_square:,} pictures are not square"
+        yield f"  not square  {seen.not_square:,}"
     colour = seen.colour
     yield (
         f"  colours     {colour.order} ({colour.sureness}: red above blue in {colour.redder} of {colour.coloured} "
@@ -39,6 +41,8 @@ def inspection_lines(name: str, seen: Inspection, *, everything: bool = False) -
         yield from _duplicates("equal pixels", seen.pixel_duplicates, shown)
     yield f"  broken      {len(seen.broken):,}"
     yield from _first(seen.broken, shown)
+    yield f"  faults      {len(seen.faults):,}"
+    yield from _first(seen.faults, shown)
 
 
 def _per_identity(counts: Mapping[str, Any]) -> Iterator[str]:
@@ -59,10 +63,11 @@ def _counts(counts: Mapping[str, int]) -> str:
 
 
 def _duplicates(what: str, found: Duplicates, shown: int | None) -> Iterator[str]:
-    yield f"  duplicates  {found.extra:,} by {what}, in {len(found.groups):,} groups"
+    yield f"  duplicates  {found.extra:,} by {what}, in {numbered(len(found.groups), 'group')}"
     yield from _first([" = ".join(group) for group in found.groups if group], shown)
     if found.across:
-        yield f"  across      {len(found.across):,} of the groups are under several identities"
+        is_one = len(found.across) == 1
+        yield f"  across      {len(found.across):,} of the groups {'is' if is_one else 'are'} under several identities"
         yield from _first([" = ".join(group) for group in found.across], shown)
 
 

@@ -29,6 +29,7 @@ class ListSource:
     identities: Sequence[str]
     names: Names
     problems: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
     kind: str = "list"
 
     @classmethod

@@ -10,19 +10,20 @@ from pathlib import Path
 
 import numpy as np
 
+from fedface_flwr.dataprep.names import numbered
 from fedface_flwr.dataprep.pictures import Encoding, Prepared, prepare
+from fedface_flwr.dataprep.staging import folders_above
 from fedface_flwr.dataprep.work import chunks
 from fedface_flwr.errors import DataError
 from fedface_flwr.files import replacing
 from fedface_flwr.protocols.pairs_csv import read_csv_pairs
 from fedface_flwr.protocols.pairs_lfw import read_lfw_pairs
 from fedface_flwr.protocols.pairs_list import read_list_pairs
-from fedface_flwr.protocols.pairs_set import Pairs, text_lines
+from fedface_flwr.protocols.pairs_set import FOLDS, Pairs, text_lines
 from fedface_flwr.reporting.bars import Reporter
 
 FORMATS = ("csv", "lfw", "list")
 
-_FOLDS = 10
 _BATCH = 1000  # items that a pickle appends at a time, as Python's own writer does
 
 # Opcodes of pickle protocol 3, which Python 3 reads without being told an encoding.
@@ -62,8 +63,8 @@ def read_pairs(path: Path, images: Path, kind: str = "", extension: str = "jpg")
     if kind == "csv":
         return read_csv_pairs(path, images, None)
     if kind == "lfw":
-        return read_lfw_pairs(path, images, extension, _FOLDS)
-    return read_list_pairs(path, images, _FOLDS)
+        return read_lfw_pairs(path, images, extension, None)
+    return read_list_pairs(path, images, FOLDS)
 
 
 def write_pack(pairs: Pairs, dest: Path, encoding: Encoding, reporter: Reporter) -> Packed:
@@ -79,7 +80,7 @@ def write_pack(pairs: Pairs, dest: Path, encoding: Encoding, reporter: Reporter)
     if dest.exists():
         raise DataError(f"{dest}: exists already; choose another destination or remove it")
     if pairs.same.all() or not pairs.same.any():
-        raise DataError(f"{dest}: all {len(pairs.same)} pairs are of one kind, so nothing could be verified")
+        raise DataError(f"{dest}: {numbered(len(pairs.same), 'pair')}, all of one kind, so nothing could be verified")
     order = np.argsort(pairs.fold, kind="stable")
     pictures = np.stack([pairs.left[order], pairs.right[order]], axis=1).ravel()
     same = pairs.same[order].tolist()
@@ -88,7 +89,7 @@ def write_pack(pairs: Pairs, dest: Path, encoding: Encoding, reporter: Reporter)
         return prepare(*pairs.pictures.read(int(pictures[index])), encoding)
 
     sides: list[int] = []
-    with replacing(dest) as temporary, temporary.open("wb") as file:
+    with folders_above(dest), replacing(dest) as temporary, temporary.open("wb") as file:
         file.write(_PROTOCOL)
         file.writelines(_pickled_list(_encoded(one, len(pictures), sides, reporter)))
         file.writelines(_pickled_list(_TRUE if value else _FALSE for value in same))

@@ -20,6 +20,7 @@ class PackSource:
     labels: Integers
     identities: Sequence[str] = ("differing", "matching")
     problems: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
     kind: str = "pack"
 
     @classmethod

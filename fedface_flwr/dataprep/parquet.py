@@ -42,6 +42,7 @@ class ParquetSource:
     labels: Integers
     identities: Sequence[str]
     problems: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
     kind: str = "parquet"
 
     def __post_init__(self) -> None:

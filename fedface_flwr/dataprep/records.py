@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 
 from fedface_flwr.data import recordio
-from fedface_flwr.data.recordio import INDEX, PROPERTY, RECORDS, RecordIOSet
+from fedface_flwr.data.own_files import IDENTITIES, PROPERTY
+from fedface_flwr.data.recordio import INDEX, RECORDS, RecordIOSet
 from fedface_flwr.dataprep.lists import lines
 from fedface_flwr.dataprep.names import dense
+from fedface_flwr.dataprep.record_faults import identity_faults
 from fedface_flwr.dataprep.source import Integers, file_stamp
 from fedface_flwr.errors import DataError
-
-IDENTITIES = "identities.txt"
-"""Sidecar of a converted set: a line ``label<TAB>name`` for each identity."""
 
 
 @dataclass
@@ -30,19 +29,24 @@ class RecordIOSource:
     labels: Integers
     identities: Sequence[str]
     problems: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
     kind: str = "recordio"
 
     @classmethod
     def open(cls, folder: Path) -> RecordIOSource:
-        """Check all records' heads; damaged records are problems, a damaged index is a DataError."""
-        problems: list[str] = []
+        """Check all records' heads; pictures' damaged records are problems, others faults, a damaged index an error."""
+        problems, faults = list[str](), list[str]()
         try:
             faces = RecordIOSet.open(folder)
+            faults += identity_faults(faces)
         except DataError as first:
-            faces = _salvaged(folder, problems, first)
+            faces = _salvaged(folder, problems, faults, first)
+            faults += identity_faults(faces)
+            if not problems and not faults:
+                faults.append(str(first))
         labels, numbers = dense(faces.labels)
         named = _sidecar(folder / IDENTITIES)
-        return cls(faces, labels, [named.get(number, str(number)) for number in numbers.tolist()], problems)
+        return cls(faces, labels, [named.get(number, str(number)) for number in numbers.tolist()], problems, faults)
 
     def stamp(self) -> Any:
         """Return the files' places, sizes and times of change."""
@@ -57,7 +61,7 @@ class RecordIOSource:
         return self.faces.read(index)
 
 
-def _salvaged(folder: Path, problems: list[str], first: DataError) -> RecordIOSet:
+def _salvaged(folder: Path, problems: list[str], faults: list[str], first: DataError) -> RecordIOSet:
     """Open a set that cannot be opened as a whole, record by record."""
     records = folder / RECORDS
     keys, offsets = recordio.read_index(folder / INDEX)
@@ -66,17 +70,18 @@ def _salvaged(folder: Path, problems: list[str], first: DataError) -> RecordIOSe
     try:
         recordio.read_property(folder / PROPERTY)
     except DataError as error:
-        problems.append(str(error))
-    keys, offsets = _pictures(records, keys, offsets, problems)
+        faults.append(str(error))
+    keys, offsets, with_ranges = _pictures(records, keys, offsets, faults)
     kept, labels = array("q"), array("q")
     for row, (key, offset) in enumerate(zip(keys.tolist(), offsets.tolist(), strict=True)):
         try:
-            labels.append(_label(records, offset, f"{records}: record {key}"))
-            kept.append(row)
+            label = _label(records, offset, f"{records}: record {key}", with_ranges)
         except DataError as error:
             problems.append(str(error))
-    if not problems:
-        problems.append(str(first))
+            continue
+        if label is not None:
+            labels.append(label)
+            kept.append(row)
     if not kept:
         raise first
     rows, found = np.frombuffer(kept, dtype=np.int64), np.frombuffer(labels, dtype=np.int64)
@@ -84,19 +89,22 @@ def _salvaged(folder: Path, problems: list[str], first: DataError) -> RecordIOSe
     return RecordIOSet(place.name, int(found.max()) + 1, found, place, keys[rows], offsets[rows])
 
 
-def _pictures(records: Path, keys: Integers, offsets: Integers, problems: list[str]) -> tuple[Integers, Integers]:
-    """Leave out the header and identity records; with a damaged header, whatever has no picture is told by itself."""
+def _pictures(records: Path, keys: Integers, offsets: Integers, faults: list[str]) -> tuple[Integers, Integers, bool]:
+    """Leave out the header and identity records; with a damaged header, tell that the latter are still among them."""
     try:
         if len(keys) and 0 <= offsets[0] <= records.stat().st_size - 8:
-            return recordio.without_header(records, keys, offsets)
+            return *recordio.without_header(records, keys, offsets), False
     except DataError as error:
-        problems.append(str(error))
-        return keys[keys != 0], offsets[keys != 0]
-    return keys, offsets
+        faults.append(str(error))
+        return keys[keys != 0], offsets[keys != 0], True
+    return keys, offsets, False
 
 
-def _label(records: Path, offset: int, where: str) -> int:
+def _label(records: Path, offset: int, where: str, with_ranges: bool) -> int | None:
+    """Return a picture's label, or None if the record may be, and is, an identity's range."""
     own, picture = recordio.unpack(recordio.read_record(records, offset, where), where)
+    if with_ranges and len(own) == 2 and not picture:
+        return None
     if not picture:
         raise DataError(f"{where}: holds no image")
     label = float(own[0])

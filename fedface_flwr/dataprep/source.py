@@ -48,12 +48,15 @@ class Source(Protocol):
     problems : list of str
         Records that cannot be pictures, found on opening; each text names file and record. They are not
         among the n.
+    faults : list of str
+        What else is wrong with the set and costs no picture; each text names the file and says what to do.
     """
 
     kind: str
     labels: Integers
     identities: Sequence[str]
     problems: list[str]
+    faults: list[str]
 
     def stamp(self) -> Any:
         """Return, in JSON's types, what changes when the source does."""

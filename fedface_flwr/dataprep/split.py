@@ -12,17 +12,20 @@ from pathlib import Path
 
 import numpy as np
 
+from fedface_flwr.data.own_files import MANIFEST
 from fedface_flwr.dataprep.building import Builder, Built, Plan
-from fedface_flwr.dataprep.convert import picture, request_of, require_identities
+from fedface_flwr.dataprep.convert import picture, request_of, require_faultless, require_identities
+from fedface_flwr.dataprep.names import numbered
 from fedface_flwr.dataprep.pictures import Encoding
 from fedface_flwr.dataprep.source import Integers, Source
-from fedface_flwr.dataprep.staging import ORIGIN, made_of, staging, write_json
+from fedface_flwr.dataprep.staging import made_of, staging, write_origin
 from fedface_flwr.errors import DataError
 from fedface_flwr.files import replacing
 from fedface_flwr.reporting.bars import Reporter
 
-MANIFEST = "manifest.json"
 KINDS = ("identity", "image")
+
+_REMEDY = "repair it, or first make a set without such pictures by fedface-data convert --skip-broken"
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ def part_by_identity(source: Source, parts: int, seed: int) -> Integers:
     counts = np.bincount(source.labels, minlength=len(source.identities))
     present = [label for label in range(len(counts)) if counts[label]]
     if len(present) < parts:
-        raise DataError(f"{len(present)} identities cannot be split into {parts} parts by identity")
+        raise DataError(f"{numbered(len(present), 'identity')} cannot be split into {parts} parts by identity")
     order = sorted(present, key=lambda label: (-counts[label], _drawn(seed, source.identities[label])))
     heap = sorted((0, 0, _drawn(seed, f"part {part}"), part) for part in range(parts))
     chosen = np.zeros(len(counts), dtype=np.int64)
@@ -72,7 +75,7 @@ def part_by_image(source: Source, parts: int, seed: int) -> Integers:
     """
     count = len(source.labels)
     if count < parts:
-        raise DataError(f"{count} pictures cannot be split into {parts} parts")
+        raise DataError(f"{numbered(count, 'picture')} cannot be split into {parts} parts")
     drawn = np.empty(count, dtype="S16")
     for index in range(count):
         drawn[index] = _drawn(seed, source.key(index)).hex()[:16]
@@ -89,24 +92,26 @@ def split(source: Source, dest: Path, name: str, parts: int, by: str, seed: int,
     Raises
     ------
     DataError
-        If ``dest`` is taken, a picture is broken, or there are too few identities or pictures.
+        If ``dest`` is taken, a picture is broken, anything else is wrong with the source, or there are too few
+        identities or pictures.
     """
     require_identities(source)
     request = request_of("split", source, parts=parts, by=by, seed=seed, name=name)
     if (origin := made_of(dest, request)) is not None:
         return [Part(**part) for part in origin["result"]]
+    require_faultless(source)
     assign = part_by_identity if by == "identity" else part_by_image
     digits = len(str(parts))
     folders = [f"{name}-{part:0{digits}d}" for part in range(1, parts + 1)]
     plan = Plan(source.labels, source.identities, folders, assign(source, parts, seed), source.problems)
     with staging(dest, request) as stage:
         if stage.done:
-            reporter.note(f"{dest}: going on after {stage.done} pictures")
-        builder = Builder(stage, plan, skip_broken=False)
+            reporter.note(f"{dest}: going on after {numbered(stage.done, 'picture')}")
+        builder = Builder(stage, plan, remedy=_REMEDY)
         built = builder.run(lambda index: picture(source, index, Encoding()), "splitting", reporter)
         _write_manifest(stage.set / MANIFEST, source, folders, built, {"by": by, "seed": seed})
         result = [Part(folder, one.images, one.identities) for folder, one in zip(folders, built, strict=True)]
-        write_json(stage.set / ORIGIN, {"request": request, "result": [part.__dict__ for part in result]})
+        write_origin(stage.set, request, [part.__dict__ for part in result])
     return result
 
 

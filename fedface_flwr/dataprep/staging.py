@@ -16,13 +16,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from fedface_flwr.data.own_files import ORIGIN, OWN_FILES
+from fedface_flwr.dataprep.names import numbered
 from fedface_flwr.errors import DataError, StateError
 from fedface_flwr.files import locked, write_text
 
-ORIGIN = "origin.json"
-"""File of a finished set: the request that made it, and what came of it."""
-
 _JOURNAL, _SET = "journal.json", "set"
+# Of a folder with more files than this only their number and bytes are recorded: a set has millions.
+_BY_NAME = 16
+_TOLD = 3
 
 
 class Staging:
@@ -100,6 +102,10 @@ class Staging:
         """Return the length, at the last checkpoint, of an appended file."""
         return self._lengths.get(name, 0)
 
+    def forget(self) -> None:
+        """Keep nothing should the block fail, as going on would come to the same end."""
+        self.done = 0
+
     def close(self) -> None:
         """Close the files that are appended to."""
         for file in self._files.values():
@@ -123,6 +129,8 @@ class Staging:
 def staging(dest: Path, request: Mapping[str, Any]) -> Iterator[Staging]:
     """Make the folder ``dest``: it is there, whole, after the block, or what was done is kept for the next call.
 
+    An error gets a note of what is kept; before the first checkpoint nothing is.
+
     Parameters
     ----------
     dest : Path
@@ -141,16 +149,23 @@ def staging(dest: Path, request: Mapping[str, Any]) -> Iterator[Staging]:
     _require_free(dest)
     partial = _partial(dest)
     try:
-        with locked(partial / "lock"):
+        with folders_above(partial), locked(partial / "lock"):
             work = Staging(partial, request)
             work.resume()
             try:
                 yield work
-            finally:
                 work.close()
-            _sync_folders(work.set)
-            _require_free(dest)
-            work.set.rename(dest)
+                _sync_folders(work.set)
+                _require_free(dest)
+                work.set.rename(dest)
+            except BaseException as error:
+                work.close()
+                if work.done:
+                    kept = f"{numbered(work.done, 'picture')} done are kept in {partial}"
+                    error.add_note(f"{kept}: the same command goes on from there")
+                else:
+                    shutil.rmtree(partial)
+                raise
             sync_folder(dest.parent)
             shutil.rmtree(partial)
     except BlockingIOError as error:
@@ -158,7 +173,13 @@ def staging(dest: Path, request: Mapping[str, Any]) -> Iterator[Staging]:
 
 
 def made_of(dest: Path, request: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return ``origin.json`` of a finished set if this request made it."""
+    """Return ``origin.json`` of a finished set if this request made it.
+
+    Raises
+    ------
+    DataError
+        If files of the set are gone, or no longer of the size that they had.
+    """
     try:
         origin = json.loads((dest / ORIGIN).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -169,7 +190,59 @@ def made_of(dest: Path, request: Mapping[str, Any]) -> dict[str, Any] | None:
     # A crash right after the rename leaves it behind, without a set.
     if partial.exists() and not (partial / _SET).exists():
         shutil.rmtree(partial)
+    _require_whole(dest, origin.get("files"))
     return origin
+
+
+def write_origin(folder: Path, request: Mapping[str, Any], result: Any) -> None:
+    """Write ``origin.json`` of a set that is otherwise finished: what made it, what came of it, its files' sizes."""
+    write_json(folder / ORIGIN, {"request": dict(request), "result": result, "files": _sizes(folder)})
+
+
+def _sizes(root: Path) -> dict[str, list[int]]:
+    """Return number and bytes of the files below a folder: of each by name, or in a full folder of all together."""
+    found: dict[str, list[int]] = {}
+    for place, folders, names in os.walk(root):
+        folders.sort()
+        home = Path(place)
+        if len(names) > _BY_NAME:
+            found[f"{home.relative_to(root).as_posix()}/"] = _size(home)
+        else:
+            found |= {(home / name).relative_to(root).as_posix(): _size(home / name) for name in sorted(names)}
+    return found
+
+
+def _size(path: Path) -> list[int]:
+    """Return 1 and a file's bytes, or number and bytes of a folder's own files, less what commands put beside them."""
+    if not path.is_dir():
+        return [1, path.stat().st_size] if path.is_file() else [0, 0]
+    with os.scandir(path) as entries:
+        sizes = [entry.stat().st_size for entry in entries if entry.is_file() and entry.name not in OWN_FILES]
+    return [len(sizes), sum(sizes)]
+
+
+def _require_whole(dest: Path, recorded: object) -> None:
+    sizes = recorded if isinstance(recorded, dict) else {}
+    changed = [name for name, size in sizes.items() if _size(dest / name) != size]
+    if changed:
+        named = ", ".join(changed[:_TOLD]) + (f" and {len(changed) - _TOLD} more" if len(changed) > _TOLD else "")
+        raise DataError(
+            f"{dest}: this command made it before, but since then files are gone or of another size: {named}; remove "
+            "the folder, and the command makes it anew"
+        )
+
+
+@contextmanager
+def folders_above(path: Path) -> Iterator[None]:
+    """Remove, should the block fail, the folders that it made for ``path`` to be in and that nothing is in."""
+    made = [folder for folder in path.absolute().parents if not folder.exists()]
+    try:
+        yield
+    except BaseException:
+        for folder in made:
+            if folder.is_dir() and not any(folder.iterdir()):
+                folder.rmdir()
+        raise
 
 
 def _partial(dest: Path) -> Path:

@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedface_flwr.data.own_files import ALGORITHMS
 from fedface_flwr.errors import DataError
 from fedface_flwr.files import write_text
 from fedface_flwr.reporting.bars import Advance
-
-ALGORITHMS = ("sha256", "sha512", "sha384", "sha224", "sha1", "md5", "blake2b", "blake2s")
 
 _CHUNK = 1 << 20
 # By the digest's length in hexadecimal digits; two are of one length only where either may be meant.

@@ -45,6 +45,7 @@ class TFRecordSource:
     labels: Integers
     identities: Sequence[str]
     problems: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
     kind: str = "tfrecord"
 
     @classmethod

@@ -7,19 +7,25 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from fedface_flwr.data.sets import Images
 from fedface_flwr.errors import ConfigError
 from fedface_flwr.evaluation.embedding import embed
-from fedface_flwr.evaluation.pictures import Backbone, Embeddings
+from fedface_flwr.evaluation.pictures import Embeddings
 from fedface_flwr.evaluation.stored import Stored, kind_of, open_weights
 from fedface_flwr.training.backbone import PRECISIONS, resolve_device
+
+if TYPE_CHECKING:
+    from fedface_flwr.evaluation.onnx_backbone import OnnxBackbone
 
 
 class TorchBackbone:
     """A network on its device; satisfies :class:`~fedface_flwr.evaluation.pictures.Backbone`.
+
+    Its ``weights`` are their digest, and ``run`` is the folder of the run that left them, or None.
 
     Parameters
     ----------
@@ -37,6 +43,8 @@ class TorchBackbone:
         self.title = f"{stored.title} ({precision})"
         self.description = f"{stored.description}, {precision} on {device.type}"
         self.digest = embedding_digest(stored, precision)
+        self.weights = stored.digest
+        self.run = stored.run
         self.input_size = stored.network.architecture.input_size
         self.dim = stored.network.architecture.embedding
         self._module = stored.network.module.to(device).to(memory_format=torch.channels_last)
@@ -90,7 +98,7 @@ def open_backbone(
     model: str = "",
     input_size: int | None = None,
     colour_order: str = "RGB",
-) -> Backbone:
+) -> TorchBackbone | OnnxBackbone:
     """Open weights to embed with.
 
     Parameters
@@ -115,7 +123,7 @@ def open_backbone(
 
     Returns
     -------
-    Backbone
+    TorchBackbone or OnnxBackbone
         Its title says what was assumed; it also has a ``description``.
 
     Raises

@@ -10,7 +10,8 @@ A shard holds the embeddings of some pictures::
     16 bytes   BLAKE2b of all that comes before
 
 Each writer gives its shards names of their own, so that any number of processes may add to one folder at once. A shard
-is checked as a whole when it is opened; one that is damaged is passed over, and said to be.
+is checked as a whole when it is opened; one that is damaged is of no use to anybody: it is passed over, said to be, and
+removed once what a call needed instead of it is written.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ class EmbeddingStore:
         self._places: dict[bytes, int] = {}
         self._new: dict[bytes, Embeddings] = {}
         self._seen: set[str] = set()
+        self._damaged: list[Path] = []
         self._flushed = monotonic()
         self.refresh()
 
@@ -80,6 +82,7 @@ class EmbeddingStore:
         """Write what is not written yet as one shard; on a disk that does not take it, say so and go on without."""
         self._flushed = monotonic()
         if not self._new:
+            self._remove_damaged()
             return
         path = self._folder / f"{uuid4().hex}{SUFFIX}"
         try:
@@ -91,6 +94,7 @@ class EmbeddingStore:
             return
         self._new = {}
         self._take(path)
+        self._remove_damaged()
 
     def refresh(self) -> None:
         """Take up shards that other processes have written."""
@@ -102,13 +106,27 @@ class EmbeddingStore:
         self._seen.add(path.name)
         try:
             keys, embeddings = _open(path, self._dim)
-        except (OSError, ValueError) as error:
-            self._say(f"{path}: damaged ({error}); its embeddings are computed again. It may be deleted")
+        except FileNotFoundError:
+            return  # damaged, and removed by another process meanwhile
+        except OSError as error:
+            self._say(f"{path}: cannot be read ({error}); its embeddings are computed again")
+            return
+        except ValueError as error:
+            self._damaged.append(path)
+            self._say(f"{path}: damaged ({error}); its embeddings are computed again, then it is removed")
             return
         shard = len(self._shards) << 32
         self._shards.append(embeddings)
         for row, at in enumerate(range(0, len(keys), KEY_BYTES)):
             self._places[keys[at : at + KEY_BYTES]] = shard + row
+
+    def _remove_damaged(self) -> None:
+        for path in self._damaged:
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                self._say(f"{path}: damaged, and cannot be removed ({error}); remove it")
+        self._damaged.clear()
 
 
 def _write(path: Path, rows: Mapping[bytes, Embeddings], dim: int) -> None:

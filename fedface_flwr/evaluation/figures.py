@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+
+NOTE_SEPARATOR = "; "
+FEATURES = "features"
+"""The condition of a figure that comes of feature files, whose names are its value, and not of a model."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,11 @@ class Figure:
     note: str = ""
 
     @property
+    def of_features(self) -> bool:
+        """Whether it is of feature files, whoever made them, and so of no model that is known."""
+        return FEATURES in self.conditions
+
+    @property
     def full_name(self) -> str:
         """The figure's name with all its conditions, which no other figure of an evaluation has."""
         conditions = "".join(f", {name} {value}" for name, value in self.conditions.items())
@@ -78,7 +88,16 @@ class Curve:
 
 @dataclass(frozen=True)
 class Outcome:
-    """All that one protocol finds out about one backbone."""
+    """All that one protocol finds out about one backbone.
+
+    Attributes
+    ----------
+    figures, curves
+        Of everything that could be measured.
+    failures : mapping of str to str
+        Parts of the protocol that could not be run, such as ``1:N``, and why.
+    """
 
     figures: tuple[Figure, ...]
     curves: tuple[Curve, ...] = ()
+    failures: Mapping[str, str] = field(default_factory=dict)

@@ -219,6 +219,29 @@ def tpir_at_fpir(found: Search, targets: Sequence[float]) -> tuple[OpenSet, ...]
     return tuple(points)
 
 
+def tpir_curve(found: Search, points: int = 300) -> tuple[Floats, Floats]:
+    """Thin the curve of TPIR over FPIR, as :func:`tpir_at_fpir` has both, for a plot with a logarithmic axis.
+
+    Parameters
+    ----------
+    found : Search
+        With mated and non-mated probes; DataError otherwise.
+    points : int
+        Rates tried, evenly spaced by logarithm from that of one non-mated search to that of all but one.
+
+    Returns
+    -------
+    fpir, tpir : ndarray of float64, shape (k,)
+        At most ``points + 1`` points that the curve has, FPIR ascending without repetition, the first 0.
+    """
+    count = len(found.rank) - int(np.count_nonzero(found.mated))
+    passing = np.unique(np.rint(np.geomspace(1, max(count - 1, 1), points)))
+    targets = [0.0, *(passing[passing < count] / count).tolist()]
+    reached = tpir_at_fpir(found, targets)
+    fpir, first = np.unique([point.fpir for point in reached], return_index=True)
+    return fpir, np.array([point.tpir for point in reached])[first]
+
+
 def tpir_at_fpir_rounded(found: Search, targets: Sequence[float]) -> tuple[OpenSet, ...]:
     """:func:`tpir_at_fpir` as ``DIR_FAR`` of the public Probabilistic Face Embeddings and AdaFace code has it.
 

@@ -76,12 +76,15 @@ class Feed:
 class OnnxBackbone:
     """A graph that embeds; satisfies :class:`~fedface_flwr.evaluation.pictures.Backbone`.
 
-    Made by :meth:`open`.
+    Made by :meth:`open`. Its ``weights`` are the digest of those that it was made of, as a file of this project says;
+    no file says which ``run`` it came of.
     """
 
     def __init__(self, session: Any, feed: Feed, output: str, digest: str, title: str, description: str) -> None:
         self._session, self._feed, self._output = session, feed, output
         self.digest, self.title, self.description = digest, title, description
+        self.weights = ""
+        self.run: Path | None = None
         self.input_size = feed.size
         self.batch_size = 64
         self.dim = 0
@@ -117,12 +120,14 @@ class OnnxBackbone:
         model = _parse(data, path)
         session = _session(data, path, device)
         feed = _feed(session, model, path, input_size, colour_order)
-        own = _metadata(model).get("format") == FORMAT
+        metadata = _metadata(model)
+        own = metadata.get("format") == FORMAT
         told = f"{feed}" if own else f"preprocessing assumed: {feed}"
         digest = hashlib.sha256(hashlib.sha256(data).digest() + repr(feed).encode()).hexdigest()
         title = path.name if own else f"{path.name} ({told})"
         backbone = cls(session, feed, _output(session, path), digest, title, f"ONNX, {feed.size} pixels, {told}")
         backbone.batch_size = batch_size
+        backbone.weights = metadata.get("weights_sha256", "") if own else ""
         return backbone
 
     def embed(self, images: Images) -> Embeddings:

@@ -101,14 +101,29 @@ def tar_at_far(
     return [rules[rule](ranked, float(target)) for target in targets]
 
 
-def doubt(target: float, impostors: int) -> tuple[str, bool]:
-    """Return what to say of a rate at so low a FAR, and whether so many impostor pairs decide it at all."""
+def doubt(
+    target: float, impostors: int, of: str = "impostor pairs", rate: str = "a FAR", *, at_most: bool = False
+) -> tuple[str, bool]:
+    """Return what to say of a figure at so low a false rate, and whether so many impostors decide it at all.
+
+    Parameters
+    ----------
+    target : float
+        The false rate.
+    impostors : int
+        Of how many it is a share.
+    of, rate : str
+        What they and the rate are called.
+    at_most : bool
+        Whether there may be fewer of them; then they decide it if that many would.
+    """
+    few = "at most " if at_most else ""
     # The product of a target such as 1e-3 and 1000 pairs may fall short of 1 by rounding.
     expected = target * impostors + 1e-9
     if expected < 1:
-        return f"not decided: {impostors} impostor pairs cannot show a FAR of {target:.0e}", False
+        return f"not decided: {few}{impostors} {of} cannot show {rate} of {target:.0e}", False
     if expected < FEW:
-        return f"uncertain: it rests on the {int(expected)} nearest of {impostors} impostor pairs", True
+        return f"uncertain: it rests on the {few}{int(expected)} nearest of {few}{impostors} {of}", True
     return "", True
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from fedface_flwr.config import Config, from_container
 from fedface_flwr.data.images import PREPROCESSING
 from fedface_flwr.errors import ConfigError, DataError
 from fedface_flwr.evaluation.weights import GLOBAL, choose_checkpoint, read_state_file, run_of
@@ -16,6 +17,8 @@ from fedface_flwr.federation.checkpoint import FORMAT
 from fedface_flwr.models.public import import_state
 from fedface_flwr.models.public_names import Dialect, dialect_of
 from fedface_flwr.models.topology import Network
+from fedface_flwr.reporting.run_folder import RunFolder
+from fedface_flwr.yaml_file import parse_yaml
 
 KINDS = ("auto", "run", "safetensors", "onnx", "state-dict", "insightface", "tface")
 
@@ -96,6 +99,22 @@ def open_weights(
         folder = path.absolute().name
         kind, path, title = "safetensors", file, folder if name == GLOBAL else f"{folder}: {name}"
     return _open_state(path, kind, title, input_size=input_size, colour_order=colour_order)
+
+
+def run_config(folder: Path) -> Config:
+    """Read the configuration of the run that has left this folder.
+
+    Raises
+    ------
+    DataError
+        If there is none, or it is of another version.
+    """
+    path = RunFolder(folder).config
+    try:
+        content, _ = parse_yaml(path)
+        return from_container(content if isinstance(content, dict) else {})
+    except (ValueError, ConfigError) as error:
+        raise DataError(f"{path}: not the configuration of a run ({error})") from error
 
 
 def kind_of(path: Path, kind: str) -> str:

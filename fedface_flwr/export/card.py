@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from fedface_flwr.config import Config
 from fedface_flwr.data.images import PREPROCESSING
 from fedface_flwr.evaluation.figures import Figure
 from fedface_flwr.evaluation.stored import Stored
@@ -122,15 +123,15 @@ class Card:
     def _training(self) -> str:
         if self.history is None:
             return "Not known: the weights came without their run. " + _known(self.stored)
-        summary, config = self.history.summary, self.history.config
-        kind = "synthetic faces, nobody's" if config.data.kind == "synthetic" else "faces of real people"
+        summary, silo = self.history.summary, self.stored.silo
+        trainers = self.history.trainers(silo)
         rows = {
             "Method": summary["method"],
             "Rounds": f"{summary['rounds']} of {summary['steps_per_round']} local steps",
             "Seed": str(summary["seed"]),
-            "Silos": f"{len(config.trainers)} training ({', '.join(config.trainers)})",
-            **{f"Data {role}": ", ".join(names) for role, names in self.history.parties.items() if names},
-            "Kind of data": kind,
+            "Silos": f"{len(trainers)} training ({', '.join(trainers)})" + _alone(self.history, silo),
+            **{f"Data {role}": ", ".join(names) for role, names in self.history.parties(silo).items() if names},
+            "Kind of data": _kind_of_data(self.history.config),
         }
         if summary["weights"]:
             rows["Averaging weights at the end"] = ", ".join(f"{k} {v:.4f}" for k, v in summary["weights"].items())
@@ -140,6 +141,18 @@ class Card:
     def _figures(self) -> str:
         parts = [f"{_text(part.caption)}\n\n{_figures_table(part.figures)}" for part in self.measured if part.figures]
         return "\n\n".join(parts) or "None were measured. Do not use a model whose errors nobody has measured."
+
+
+def _alone(history: History, silo: str) -> str:
+    count = len(history.config.trainers)
+    return f"; {silo}'s own model, in which no other of the run's {count} silos has a part" if silo else ""
+
+
+def _kind_of_data(config: Config) -> str:
+    # A deployed run's configuration has names only; each party's node says what lies behind its own.
+    if config.federation.kind == "deploy":
+        return "known to the silos alone: each had its own, on a machine of its own"
+    return "synthetic faces, nobody's" if config.data.kind == "synthetic" else "faces of real people"
 
 
 def _figures_table(figures: Sequence[Figure]) -> str:

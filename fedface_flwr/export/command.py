@@ -13,17 +13,15 @@ from pathlib import Path
 import torch
 
 from fedface_flwr.errors import ConfigError, FedFaceError
-from fedface_flwr.evaluation.backbones import TorchBackbone, embedding_digest
-from fedface_flwr.evaluation.pictures import Backbone
+from fedface_flwr.evaluation.backbones import TorchBackbone
 from fedface_flwr.evaluation.stored import KINDS, Stored, open_weights
 from fedface_flwr.export.card import Card
-from fedface_flwr.export.files import FORMATS, Target, reopen, write_model
+from fedface_flwr.export.files import FORMATS, Target, reopen, weights_digests, write_model
 from fedface_flwr.export.history import History
 from fedface_flwr.export.onnx_file import OPSETS
 from fedface_flwr.export.parity import LIMIT, PICTURES, Parity, check, sample
 from fedface_flwr.export.results import Measured, read_results, summary_figures
 from fedface_flwr.files import replacing, write_text
-from fedface_flwr.training.backbone import PRECISIONS
 
 
 def export(options: argparse.Namespace) -> list[str]:
@@ -49,6 +47,7 @@ def export(options: argparse.Namespace) -> list[str]:
         colour_order=options.colour_order,
     )
     history = History.read(stored.run) if stored.run else None
+    measured = _measured(stored, history, options.results)
     with replacing(out) as temporary:
         write_model(stored, target, temporary)
         parity = _parity(stored, target, temporary, options.pictures)
@@ -61,20 +60,21 @@ def export(options: argparse.Namespace) -> list[str]:
             target=target,
             parity=parity,
             history=history,
-            measured=_measured(stored, history, options.results, reopen(stored, target, temporary, 1)),
+            measured=measured,
             licence=options.licence,
         )
     write_text(card_path, card.markdown())
-    return [f"{stored.title}: {stored.description}", str(parity), f"written: {out} (SHA-256 {digest}), {card_path}"]
+    off = [name for part in measured for name in part.left_out]
+    told = [f"not on the card, for feature files may be any model's: {', '.join(off)}"] if off else []
+    done = f"written: {out} (SHA-256 {digest}), {card_path}"
+    return [f"{stored.title}: {stored.description}", str(parity), *told, done]
 
 
-def _measured(
-    stored: Stored, history: History | None, results: Sequence[Path], written: Backbone
-) -> tuple[Measured, ...]:
-    """Return the figures of the run, and those of evaluations of the model or of what was written."""
-    digests = {written.digest, *(embedding_digest(stored, precision) for precision in PRECISIONS)}
+def _measured(stored: Stored, history: History | None, results: Sequence[Path]) -> tuple[Measured, ...]:
+    """Return the figures of the run, and those of evaluations of the model or of an export of it."""
     own = [summary_figures(history.summary, stored.silo)] if history else []
-    return (*own, *(read_results(path, digests) for path in results))
+    weights = weights_digests(stored) if results else ()
+    return (*own, *(read_results(path, weights) for path in results))
 
 
 def _parity(stored: Stored, target: Target, path: Path, pictures: Path | None) -> Parity:

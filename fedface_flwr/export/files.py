@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 
 from fedface_flwr.data.images import PREPROCESSING
-from fedface_flwr.errors import ConfigError
+from fedface_flwr.errors import ConfigError, DataError
 from fedface_flwr.evaluation import onnx_backbone
 from fedface_flwr.evaluation.backbones import TorchBackbone
 from fedface_flwr.evaluation.onnx_backbone import OnnxBackbone
@@ -20,7 +19,8 @@ from fedface_flwr.evaluation.pictures import Backbone
 from fedface_flwr.evaluation.stored import Stored, open_weights
 from fedface_flwr.export.onnx_file import INPUT, write_onnx
 from fedface_flwr.federation.checkpoint import save_backbone
-from fedface_flwr.models.public import export_state
+from fedface_flwr.federation.tensor_file import write_tensors
+from fedface_flwr.models.public import export_state, import_state
 from fedface_flwr.models.public_names import Dialect
 from fedface_flwr.training.flat import FlatModel
 
@@ -90,7 +90,7 @@ def write_model(stored: Stored, target: Target, path: Path) -> None:
     else:
         state = export_state(stored.network, Dialect(target.format))
         if target.tensors == ".safetensors":
-            save_file(state, path)
+            write_tensors(path, {name: tensor.numpy() for name, tensor in state.items()}, {})
         else:
             # By way of memory, for an archive keeps the name of the file that it was written to.
             buffer = io.BytesIO()
@@ -106,6 +106,22 @@ def reopen(stored: Stored, target: Target, path: Path, batch_size: int) -> Backb
     size = stored.network.architecture.input_size if public else None
     again = open_weights(path, kind=target.format, input_size=size)
     return TorchBackbone(again, device=_CPU, precision="float32", batch_size=batch_size)
+
+
+def weights_digests(stored: Stored) -> frozenset[str]:
+    """Return the digest of a network's weights, and those that an export under each public dialect's names has.
+
+    These have another topology and therefore other tensors, though they embed the same.
+    """
+    size, found = stored.network.architecture.input_size, {stored.digest}
+    for dialect in (Dialect.INSIGHTFACE, Dialect.TFACE):
+        try:
+            state = export_state(stored.network, dialect)
+        except DataError:
+            continue
+        network = import_state(state, where=stored.title, dialect=dialect, input_size=size)
+        found.add(replace(stored, network=network).digest)
+    return frozenset(found)
 
 
 def checkpoint_metadata(stored: Stored) -> dict[str, str]:

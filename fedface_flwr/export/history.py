@@ -7,11 +7,11 @@ import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedface_flwr.config import Config, from_container
-from fedface_flwr.errors import ConfigError, DataError
+from fedface_flwr.config import Config
+from fedface_flwr.errors import DataError
+from fedface_flwr.evaluation.stored import run_config
 from fedface_flwr.reporting.run_folder import RunFolder
 from fedface_flwr.reporting.summary import Summary, read_summary
-from fedface_flwr.yaml_file import parse_yaml
 
 _GROUPS = ("strategy", "head", "optimizer", "training")
 
@@ -40,23 +40,24 @@ class History:
         DataError
             If the summary is missing or damaged, or the configuration cannot be read.
         """
-        run = RunFolder(folder)
         try:
-            content, _ = parse_yaml(run.config)
-            config = from_container(content if isinstance(content, dict) else {})
-        except (ValueError, ConfigError) as error:
+            config = run_config(folder)
+        except DataError as error:
             raise DataError(
-                f"{run.config}: not the configuration of a run ({error}); a copy of the checkpoint in another folder "
-                "is exported without its history"
+                f"{error}; a copy of the checkpoint in another folder is exported without its history"
             ) from error
-        return cls(config, read_summary(run.summary))
+        return cls(config, read_summary(RunFolder(folder).summary))
 
-    @property
-    def parties(self) -> dict[str, tuple[str, ...]]:
-        """Names of who trained, who validated and what was tested on."""
+    def trainers(self, silo: str) -> tuple[str, ...]:
+        """Names of those that trained a model: a silo's own, or, where it is empty, the one of all."""
+        return (silo,) if silo else self.config.trainers
+
+    def parties(self, silo: str) -> dict[str, tuple[str, ...]]:
+        """Names of whose data a model was trained, validated and tested on; ``silo`` as in :meth:`trainers`."""
         data = self.config.data
+        trained = self.config.sets_of(silo) if silo else data.trainers
         validators = data.scorers if self.config.strategy.federated_validation else ()
-        return {"trained on": data.trainers, "validated on": validators, "tested on": data.testers}
+        return {"trained on": trained, "validated on": validators, "tested on": data.testers}
 
     @property
     def hyper_parameters(self) -> dict[str, str]:

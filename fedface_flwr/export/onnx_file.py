@@ -70,7 +70,7 @@ def write_onnx(network: Network, path: Path, *, inside: bool, opset: int, metada
     model = _graph(network, inside, opset)
     _forget_origin(model)
     model.producer_name, model.producer_version = "fedface-flwr", ""
-    onnx.helper.set_model_props(model, dict(metadata))
+    onnx.helper.set_model_props(model, dict(sorted(metadata.items())))
     onnx.checker.check_model(model)
     path.write_bytes(model.SerializeToString())
 

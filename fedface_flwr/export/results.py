@@ -11,37 +11,49 @@ from pathlib import Path
 from typing import Any
 
 from fedface_flwr.errors import ConfigError, DataError
-from fedface_flwr.evaluation.figures import Figure
+from fedface_flwr.evaluation.figures import FEATURES, Figure
+from fedface_flwr.evaluation.verification import FAR_TARGETS
 from fedface_flwr.reporting.evaluation import FORMAT
-from fedface_flwr.reporting.summary import Summary, TestFigures
+from fedface_flwr.reporting.summary import Summary, TestFigures, tar_and_doubt
 
 _LARGEST = 64 << 20  # bytes; an evaluation's figures take some thousand
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Figures, and who measured them on what."""
+    """Figures, and who measured them on what.
+
+    Attributes
+    ----------
+    caption : str
+        Who, and on what.
+    figures : tuple of Figure
+        Of the model.
+    left_out : tuple of str
+        Benchmarks whose figures are of feature files, each with these.
+    """
 
     caption: str
     figures: tuple[Figure, ...]
+    left_out: tuple[str, ...] = ()
 
 
-def read_results(path: Path, digests: Collection[str]) -> Measured:
-    """Read what ``fedface-eval`` has written as JSON.
+def read_results(path: Path, weights: Collection[str]) -> Measured:
+    """Read what ``fedface-eval`` has written as JSON, but for figures of feature files, which are of no known model.
 
     Parameters
     ----------
     path : Path
         Its ``results.json``; a number of null is one that the data does not decide.
-    digests : collection of str
-        The model's, in each precision.
+    weights : collection of str
+        Digests of the model's weights, in each topology that it is exported in.
 
     Raises
     ------
     DataError
         If the file is no such JSON, naming the figure and the field.
     ConfigError
-        If the figures are another model's.
+        If the figures are another model's, or of feature files alone.
     """
     try:
         if path.stat().st_size > _LARGEST:
@@ -52,19 +64,28 @@ def read_results(path: Path, digests: Collection[str]) -> Measured:
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: not JSON ({error}); give the results.json that fedface-eval wrote") from error
     try:
-        found = content["format"], content["figures"], content["model"]["digest"]
+        kind, listed = content["format"], content["figures"]
+        if isinstance(kind, str) and kind != FORMAT:
+            raise DataError(f"{path}: its format is {kind!r}, not {FORMAT!r}; evaluate again")
+        digest = content["model"]["weights"]
         told = [content["model"]["title"], content["suite"]["file"], content["date"]]
     except (KeyError, TypeError) as error:
         raise DataError(
             f"{path}: not an evaluation's results; give the results.json that fedface-eval wrote"
         ) from error
-    kind, figures, digest = found
-    if kind != FORMAT or not isinstance(figures, list) or not all(isinstance(text, str) for text in (digest, *told)):
-        raise DataError(f"{path}: its format is {kind!r}, not {FORMAT!r}, or its fields are of other types")
-    if digest not in digests:
+    if not isinstance(listed, list) or not all(isinstance(text, str) for text in (kind, digest, *told)):
+        raise DataError(f"{path}: its fields are of other types; give the results.json that fedface-eval wrote")
+    figures = [_figure(entry, f"{path}: figure {at}") for at, entry in enumerate(listed)]
+    own = tuple(figure for figure in figures if not figure.of_features)
+    left_out = {f"{figure.benchmark} ({figure.conditions[FEATURES]})": None for figure in figures if figure.of_features}
+    if left_out and not own:
+        raise ConfigError(
+            f"{path}: holds figures of feature files alone ({', '.join(left_out)}), which may be any model's; evaluate "
+            "the one that is exported on pictures"
+        )
+    if digest not in weights:
         raise ConfigError(f"{path}: holds figures of another model ({told[0]}); evaluate the one that is exported")
-    caption = f"By fedface-eval: {told[0]} on {told[1]}, {told[2]}."
-    return Measured(caption, tuple(_figure(entry, f"{path}: figure {at}") for at, entry in enumerate(figures)))
+    return Measured(f"By fedface-eval: {told[0]} on {told[1]}, {told[2]}.", own, tuple(left_out))
 
 
 def _figure(entry: Any, where: str) -> Figure:
@@ -127,10 +148,11 @@ def _pack_figures(pack: str, figures: TestFigures, half: str) -> Iterator[Figure
     shared = {"flip": "on", "pairs": str(figures["pairs"])}
     rule = {"threshold": "best on the nine other folds"}
     yield Figure(pack, protocol, "accuracy", figures["accuracy"], {**shared, **rule}, spread=figures["accuracy_std"])
-    rates = {1e-3: figures["tar_at_far_1e-3"], 1e-4: figures["tar_at_far_1e-4"]}
-    for far, rate in rates.items():
-        note = "" if figures["pairs"] * far >= 1 else "too few pairs to tell so low a rate of false accepts"
-        if rate is not None:
-            yield Figure(pack, protocol, f"TAR at FAR {far:.0e}", rate, {**shared, "folds": "pooled"}, note=note)
+    for far in FAR_TARGETS:
+        rate, note = tar_and_doubt(figures, far)
+        if rate is not None or note:
+            yield Figure(
+                pack, protocol, f"TAR at FAR {far:.0e}", _number(rate), {**shared, "folds": "pooled"}, note=note
+            )
     if figures["auc"] is not None:
         yield Figure(pack, protocol, "AUC", figures["auc"], {**shared, "folds": "pooled"})

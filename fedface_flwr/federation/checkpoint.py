@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from fedface_flwr.errors import StateError
 from fedface_flwr.federation.layout import Counters, Entry, Kind, Layout, ModelState, Vector
 from fedface_flwr.federation.run_state import UNREADABLE
+from fedface_flwr.federation.tensor_file import write_tensors
 from fedface_flwr.files import replacing
 
 FORMAT = "fedface-backbone-1"
@@ -39,7 +39,7 @@ def save_backbone(path: Path, layout: Layout, model: ModelState, metadata: Mappi
     """
     try:
         with replacing(path) as temporary:
-            save_file(model.tensors(layout), temporary, metadata={"format": FORMAT, **metadata})
+            write_tensors(temporary, model.tensors(layout), {"format": FORMAT, **metadata})
     except (SafetensorError, OSError) as error:
         raise StateError(f"{path}: cannot be written ({error}); free some space") from error
 

@@ -11,21 +11,28 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
 from rich.console import Console
 
-from fedface_flwr.errors import ConfigError, FedFaceError
-from fedface_flwr.evaluation.backbones import open_backbone
+from fedface_flwr.errors import ConfigError, DataError, FedFaceError
+from fedface_flwr.evaluation.backbones import TorchBackbone, open_backbone
 from fedface_flwr.evaluation.embedder import BATCH_SIZE, CachingEmbedder, default_cache
-from fedface_flwr.evaluation.pictures import Backbone
+from fedface_flwr.evaluation.onnx_backbone import OnnxBackbone
+from fedface_flwr.protocols.protocol import Benchmark
 from fedface_flwr.protocols.runner import Evaluation, evaluate
+from fedface_flwr.protocols.steering import steered
 from fedface_flwr.protocols.suite import Suite, open_benchmarks, read_suite
 from fedface_flwr.reporting.evaluation import Header, check_folder, results_table
 from fedface_flwr.reporting.evaluation_html import write_evaluation
+from fedface_flwr.reporting.terminal import open_console
 
 _NO_MODEL = "-"
+_MODELS = (".safetensors", ".onnx", ".pth", ".pt")
+
+Opened = TorchBackbone | OnnxBackbone
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -69,10 +76,13 @@ def run(arguments: argparse.Namespace, console: Console) -> Evaluation:
     """
     if arguments.batch_size < 1:
         raise ConfigError(f"--batch-size {arguments.batch_size}: must be at least 1")
-    suite = read_suite(arguments.suite)
+    suite = read_suite(_suite_file(arguments))
     benchmarks = open_benchmarks(suite, arguments.only)
-    backbone = None if arguments.model == _NO_MODEL else _open(arguments)
-    header = _header(suite, backbone, arguments.only)
+    backbone = _backbone(arguments, benchmarks)
+    if backbone is None and arguments.model != _NO_MODEL:
+        _say(console, f"{arguments.model}: not used, for every benchmark brings feature files")
+    notes = {} if backbone is None else _notes(backbone, benchmarks, console)
+    header = _header(suite, backbone, benchmarks, arguments.only)
     folder = (arguments.out or Path(f"evaluation-{suite.path.stem}")).absolute()
     if not arguments.force:
         check_folder(folder, header)
@@ -80,14 +90,32 @@ def run(arguments: argparse.Namespace, console: Console) -> Evaluation:
         embed = None if backbone is None else CachingEmbedder(backbone, cache, arguments.batch_size)
         # Before all the work, not after it.
         folder.mkdir(parents=True, exist_ok=True)
-        found = evaluate(benchmarks, embed, lambda line: console.print(line, markup=False, soft_wrap=True))
-    console.print(results_table(found.figures))
+        found = evaluate(benchmarks, embed, partial(_say, console), notes)
+    console.print(results_table(found.figures, expand=console.is_terminal))
     report = write_evaluation(folder, header, found.figures, found.curves, found.failures, found.seconds)
     console.print(f"report: {report}", markup=False, highlight=False, soft_wrap=True)
     return found
 
 
-def _open(arguments: argparse.Namespace) -> Backbone:
+def _say(console: Console, line: str) -> None:
+    console.print(line, markup=False, soft_wrap=True)
+
+
+def _suite_file(arguments: argparse.Namespace) -> Path:
+    """Return the suite's file; a single argument that is plainly a model is told from it."""
+    path: Path = arguments.suite
+    if arguments.model == _NO_MODEL and (path.is_dir() or path.suffix in _MODELS):
+        raise ConfigError(f"SUITE.yaml is missing: fedface-eval {path} SUITE.yaml")
+    return path
+
+
+def _backbone(arguments: argparse.Namespace, benchmarks: Sequence[Benchmark]) -> Opened | None:
+    """Open the model, if a benchmark embeds anything by it."""
+    needing = [benchmark.name for benchmark in benchmarks if not benchmark.feature_files]
+    if not needing:
+        return None
+    if arguments.model == _NO_MODEL:
+        raise ConfigError(f"{', '.join(needing)}: pictures need a model to embed them; give MODEL, or others by --only")
     return open_backbone(
         Path(arguments.model),
         device=arguments.device,
@@ -100,7 +128,18 @@ def _open(arguments: argparse.Namespace) -> Backbone:
     )
 
 
-def _header(suite: Suite, backbone: Backbone | None, only: Sequence[str]) -> Header:
+def _notes(backbone: Opened, benchmarks: Sequence[Benchmark], console: Console) -> dict[str, str]:
+    """Tell which benchmarks steered the model, as far as its run's folder says."""
+    if backbone.run is None:
+        return {}
+    try:
+        return steered(backbone.run, benchmarks)
+    except DataError as error:
+        _say(console, f"whether a benchmark's pack steered the averaging weights is not known: {error}")
+        return {}
+
+
+def _header(suite: Suite, backbone: Opened | None, benchmarks: Sequence[Benchmark], only: Sequence[str]) -> Header:
     return Header(
         model="" if backbone is None else backbone.title,
         model_digest="" if backbone is None else backbone.digest,
@@ -114,6 +153,8 @@ def _header(suite: Suite, backbone: Backbone | None, only: Sequence[str]) -> Hea
             "numpy": version("numpy"),
         },
         date=datetime.now(UTC).isoformat(timespec="seconds"),
+        model_weights="" if backbone is None else backbone.weights,
+        sources={benchmark.name: benchmark.feature_files or "model" for benchmark in benchmarks},
     )
 
 
@@ -133,7 +174,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     # So that what is to be removed at the end is removed when the process is told to end.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
-        failures = run(arguments, Console()).failures
+        failures = run(arguments, open_console()).failures
     except (FedFaceError, OSError) as error:
         print(f"fedface-eval: {error}", file=sys.stderr, flush=True)
         sys.exit(1)

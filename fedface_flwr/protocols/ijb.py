@@ -10,7 +10,7 @@ from pathlib import Path
 from fedface_flwr.errors import ConfigError, DataError
 from fedface_flwr.evaluation.figures import Outcome
 from fedface_flwr.evaluation.pictures import Embedder
-from fedface_flwr.evaluation.templates import ALL_FLAGS, Features, Flags, template_features
+from fedface_flwr.evaluation.templates import ALL_FLAGS, Features, Flags, Floats, template_features
 from fedface_flwr.protocols.ijb_features import BOTH, PLAIN, loose_crops, open_matrix
 from fedface_flwr.protocols.ijb_files import (
     GALLERIES,
@@ -64,22 +64,43 @@ class IjbBenchmark:
     flags: tuple[Flags, ...]
     far_rules: tuple[str, ...]
 
+    packs = ()
+
+    @property
+    def feature_files(self) -> str:
+        """Name of the feature matrix; empty where loose crops are embedded."""
+        return "" if self.features is None else self.features.name
+
     def run(self, embed: Embedder | None) -> Outcome:
-        """Take every figure of the tasks; ConfigError without model or matrix, DataError if a file is damaged."""
+        """Take every figure of the tasks; ConfigError without model or matrix, DataError if a file is damaged.
+
+        Of two tasks, one whose lists cannot be used does not take the other's figures with it.
+        """
         listed = read_faces(self.meta, self.protocol)
         plain, mirrored = self._features(listed, embed)
         templates, pooled = template_features(plain, mirrored, listed.faces, self.flags)
         del plain, mirrored
-        title, outcomes = f"IJB-{self.protocol}", []
-        if "1:1" in self.tasks:
-            pairs = read_pairs(self.meta, self.protocol, templates)
-            outcomes.append(verify_templates(self.name, title, pooled, pairs, self.far_rules))
-        if "1:N" in self.tasks:
-            outcomes.append(identify_templates(self.name, title, pooled, self._identification(templates)))
+        outcomes: list[Outcome] = []
+        failures: dict[str, str] = {}
+        for task in self.tasks:
+            try:
+                outcomes.append(self._measure(task, templates, pooled))
+            except DataError as error:
+                failures[task] = str(error)
+        if not outcomes:
+            raise DataError("; ".join(failures.values()))
         return Outcome(
             tuple(figure for outcome in outcomes for figure in outcome.figures),
             tuple(curve for outcome in outcomes for curve in outcome.curves),
+            failures,
         )
+
+    def _measure(self, task: str, templates: Ints, pooled: Mapping[Flags, Floats]) -> Outcome:
+        title = f"IJB-{self.protocol}"
+        if task == "1:1":
+            pairs = read_pairs(self.meta, self.protocol, templates)
+            return verify_templates(self.name, title, pooled, pairs, self.far_rules)
+        return identify_templates(self.name, title, pooled, self._identification(templates))
 
     def _features(self, listed: FaceList, embed: Embedder | None) -> tuple[Features, Features | None]:
         if self.features is not None:

@@ -138,11 +138,13 @@ def read_gallery(meta: Path, protocol: str, name: str, templates: Ints) -> Galle
     Raises
     ------
     DataError
-        If the file cannot be read, has no header line, a template has no faces or two subjects.
+        If the file cannot be read, has no header line or no record, a template has no faces or two subjects.
     """
     part = name if name.startswith("probe") else f"gallery_{name}"
     path = _file(meta, protocol, f"1N_{part}.csv")
     columns = _columns(path, {"f0": "int64", "f1": "int64"}, header=True)
+    if not len(columns["f0"]):
+        raise DataError(f"{path}: lists no template")
     _rows(columns["f0"], templates, path, "record")
     couples = np.unique(np.stack([columns["f0"], columns["f1"]], axis=1), axis=0)
     twice = np.flatnonzero(np.diff(couples[:, 0]) == 0)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedface_flwr.evaluation.figures import Curve, Figure, Outcome
+from fedface_flwr.evaluation import roc
+from fedface_flwr.evaluation.figures import NOTE_SEPARATOR, Curve, Figure, Outcome
 from fedface_flwr.evaluation.identification import (
     OpenSet,
     Search,
@@ -17,6 +18,7 @@ from fedface_flwr.evaluation.identification import (
     search,
     tpir_at_fpir,
     tpir_at_fpir_pooled,
+    tpir_curve,
 )
 from fedface_flwr.evaluation.templates import Flags, Floats
 from fedface_flwr.protocols.ijb_files import Gallery, Ints
@@ -71,12 +73,14 @@ def identify_templates(
         by_gallery = {name: _search(vectors, lists, part, 0) for name, part in lists.galleries.items()}
         most = max(pooled_place(len(lists.probes.templates), target) for target in FPIRS)
         merged = _search(vectors, lists, lists.merged(), most)
-        for gallery, metric, value, extra in (*_each(by_gallery), *_merged(merged)):
-            conditions = {"N/D/F": flags.name, "gallery": gallery, **extra}
-            figures.append(Figure(benchmark, f"{protocol} 1:N", metric, value, conditions))
+        for gallery, one in (*_each(by_gallery), *_merged(merged)):
+            conditions = {"N/D/F": flags.name, "gallery": gallery, **one.conditions}
+            figures.append(Figure(benchmark, f"{protocol} 1:N", one.metric, one.value, conditions, note=one.note))
         for name, found in (*by_gallery.items(), ("merged", merged)):
             rates = cmc(found, 20)
             curves.append(Curve(benchmark, "cmc", f"{flags.name}, {name}", np.arange(1.0, len(rates) + 1), rates))
+            if not found.mated.all():
+                curves.append(Curve(benchmark, "tpir", f"{flags.name}, {name}", *tpir_curve(found)))
     return Outcome(tuple(figures), tuple(curves))
 
 
@@ -85,37 +89,49 @@ def _search(vectors: Floats, lists: Identification, gallery: Gallery, strongest:
     return search(vectors[probes], lists.probes.subjects, vectors[rows], gallery.subjects, strongest=strongest)
 
 
-Named = tuple[str, str, float, dict[str, str]]
+@dataclass(frozen=True)
+class _Rate:
+    """One figure of a search, before it is named after benchmark and gallery."""
+
+    metric: str
+    value: float
+    conditions: dict[str, str]
+    note: str = ""
 
 
-def _each(found: Mapping[str, Search]) -> Iterator[Named]:
+def _each(found: Mapping[str, Search]) -> Iterator[tuple[str, _Rate]]:
     """Yield every figure of each gallery, and their means."""
-    by_gallery = {name: [*_ranks(one), *_open(tpir_at_fpir(one, FPIRS), _BY_SEARCH)] for name, one in found.items()}
-    for name, values in by_gallery.items():
-        for metric, value, extra in values:
-            yield name, metric, value, extra
+    by_gallery = {
+        name: [*_ranks(one), *_open(tpir_at_fpir(one, FPIRS), _BY_SEARCH, int(np.count_nonzero(~one.mated)))]
+        for name, one in found.items()
+    }
+    for name, rates in by_gallery.items():
+        for rate in rates:
+            yield name, rate
     mean = f"mean of {' and '.join(found)}"
     for same in zip(*by_gallery.values(), strict=True):
-        metric, _, extra = same[0]
-        yield mean, metric, sum(value for _, value, _ in same) / len(same), extra
+        value = sum(rate.value for rate in same) / len(same)
+        notes = [f"{name}: {rate.note}" for name, rate in zip(found, same, strict=True) if rate.note]
+        yield mean, _Rate(same[0].metric, value, same[0].conditions, NOTE_SEPARATOR.join(notes))
 
 
-def _merged(found: Search) -> Iterator[Named]:
-    values = list(_ranks(found))
+def _merged(found: Search) -> Iterator[tuple[str, _Rate]]:
     if found.mated.all():
-        values += _open(tpir_at_fpir_pooled(found, FPIRS), _BY_PAIR)
+        points = _open(tpir_at_fpir_pooled(found, FPIRS), _BY_PAIR, len(found.rank), "probes")
     else:
-        values += _open(tpir_at_fpir(found, FPIRS), _BY_SEARCH)
-    for metric, value, extra in values:
-        yield "merged", metric, value, extra
+        points = _open(tpir_at_fpir(found, FPIRS), _BY_SEARCH, int(np.count_nonzero(~found.mated)))
+    for rate in (*_ranks(found), *points):
+        yield "merged", rate
 
 
-def _ranks(found: Search) -> Iterator[tuple[str, float, dict[str, str]]]:
+def _ranks(found: Search) -> Iterator[_Rate]:
     rates = cmc(found, max(RANKS))
     for rank in RANKS:
-        yield f"rank {rank}", float(rates[rank - 1]), {}
+        yield _Rate(f"rank {rank}", float(rates[rank - 1]), {})
 
 
-def _open(points: Sequence[OpenSet], counted: str) -> Iterator[tuple[str, float, dict[str, str]]]:
+def _open(points: Sequence[OpenSet], counted: str, searches: int, of: str = "non-mated searches") -> Iterator[_Rate]:
     for point in points:
-        yield f"TPIR at FPIR {point.target:g}", point.tpir, {"FPIR of": counted}
+        note, decided = roc.doubt(point.target, searches, of, "an FPIR")
+        value = point.tpir if decided else float("nan")
+        yield _Rate(f"TPIR at FPIR {point.target:g}", value, {"FPIR of": counted}, note)

@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedface_flwr.errors import ConfigError, DataError
-from fedface_flwr.evaluation.figures import Curve, Figure, Outcome
+from fedface_flwr.evaluation import roc
+from fedface_flwr.evaluation.figures import NOTE_SEPARATOR, Curve, Figure, Outcome
 from fedface_flwr.evaluation.megaface import DEPTH, Distractors, Finding, Noise, evaluate
 from fedface_flwr.evaluation.megaface_probes import Probes
 from fedface_flwr.evaluation.pictures import Embedder
@@ -52,7 +53,6 @@ _SIZES = (1000, 10_000, 100_000, 1_000_000)
 _FLIP = {False: "none", True: "added"}
 _STORED = "as in the features"
 _MOST_SETS = 60
-_FEW = 10  # Below so many impostor pairs let in, a rate's relative standard error is above about a third.
 _FLATTERS = "flatters: noisy probes became sums of clean ones"
 
 Load = Callable[[Embedder | None, bool], Floats]
@@ -79,6 +79,8 @@ class MegaFaceBenchmark:
         Which of without and with mirror images are measured; empty for features, which have what they have.
     noise_seed : int
         Of what replaces noisy probes.
+    feature_files : str
+        Names of the probes' and the distractors' features; empty where pictures are embedded.
     """
 
     name: str
@@ -90,6 +92,9 @@ class MegaFaceBenchmark:
     sets: Mapping[str, int | npt.NDArray[np.int64]]
     flips: tuple[bool, ...]
     noise_seed: int
+    feature_files: str
+
+    packs = ()
 
     def run(self, embed: Embedder | None) -> Outcome:
         """Take every figure; ConfigError where pictures need a model, DataError if a file is damaged."""
@@ -121,17 +126,13 @@ class MegaFaceBenchmark:
         conditions = {"distractors": found.distractors, "noise": found.noise.value, "flip": flip}
         warning = _FLATTERS if found.noise is Noise.REPLACED else ""
         for rank in _RANKS:
-            note = "; ".join(filter(None, [warning, self._listed(found.noise) if rank == 1 else ""]))
+            note = NOTE_SEPARATOR.join(filter(None, [warning, self._listed(found.noise) if rank == 1 else ""]))
             value = float(found.cmc[rank - 1])
             yield Figure(self.name, "MegaFace identification", f"rank {rank}", value, conditions, note=note)
         for point in found.verification:
-            expected = point.target * found.impostors
-            doubt, value = "", point.tar
-            if expected < 1:
-                doubt, value = f"not decided: {found.impostors} impostor pairs cannot show so low a FAR", float("nan")
-            elif expected < _FEW:
-                doubt = f"uncertain: it rests on the {int(expected)} nearest of {found.impostors} impostor pairs"
-            note = "; ".join(filter(None, [doubt, warning]))
+            doubt, decided = roc.doubt(point.target, found.impostors)
+            value = point.tar if decided else float("nan")
+            note = NOTE_SEPARATOR.join(filter(None, [doubt, warning]))
             metric, ruled = f"TAR at FAR {point.target:.0e}", conditions | {"FAR rule": "at most"}
             yield Figure(self.name, "MegaFace verification", metric, value, ruled, note=note)
 
@@ -184,6 +185,7 @@ def from_options(name: str, options: Mapping[str, object], root: Path) -> MegaFa
             _sets(read, options, distractors, root),
             read.flips() if pictured else (),
             read.whole_number("noise_seed", 0, 0, 2**32 - 1),
+            "" if pictured else " and ".join(Path(read.text(f"{of}_features")).name for of in ("probe", "distractor")),
         )
     except DataError as error:
         raise DataError(f"{name}: {error}") from error

@@ -14,14 +14,13 @@ from fedface_flwr.evaluation.pictures import Embedded, Embedder
 from fedface_flwr.protocols.pairs_calfw import read_calfw_pairs
 from fedface_flwr.protocols.pairs_cfp import PROTOCOLS, read_cfp_pairs
 from fedface_flwr.protocols.pairs_csv import read_csv_pairs
-from fedface_flwr.protocols.pairs_landmarks import with_landmarks
+from fedface_flwr.protocols.pairs_landmarks import with_landmarks, without_landmarks
 from fedface_flwr.protocols.pairs_lfw import read_lfw_pairs
 from fedface_flwr.protocols.pairs_list import read_list_pairs
 from fedface_flwr.protocols.pairs_options import Options
 from fedface_flwr.protocols.pairs_pack import read_pack_pairs
-from fedface_flwr.protocols.pairs_set import Pairs
+from fedface_flwr.protocols.pairs_set import FOLDS, Pairs
 
-_FOLDS = 10
 _OF_EVERY_FORMAT = ("format", "flip", "far_rules")
 _OF_FORMAT = {
     "pack": ("file", "folds"),
@@ -48,12 +47,17 @@ class PairsBenchmark:
         Which of without and with mirror images are measured.
     far_rules : tuple of str
         Rules by which TAR at FAR is taken.
+    packs : tuple of Path
+        The pack, where the pairs are one.
     """
 
     name: str
     load: Callable[[], Pairs]
     flips: tuple[bool, ...]
     far_rules: tuple[str, ...]
+    packs: tuple[Path, ...]
+
+    feature_files = ""
 
     def run(self, embed: Embedder | None) -> Outcome:
         """Embed the pictures and take every figure; ConfigError without a model, DataError if a file is damaged."""
@@ -101,7 +105,10 @@ def from_options(name: str, options: Mapping[str, object], root: Path) -> PairsB
     load = _loader(kind, read)
     if read.given("landmarks"):
         load = with_landmarks(load, read.file("landmarks"), read.folder("images"))
-    benchmark = PairsBenchmark(name, load, read.flips(), read.choices("far_rules", FAR_RULES, FAR_RULES[:1]))
+    elif "landmarks" in _OF_FORMAT[kind]:
+        load = without_landmarks(load)
+    packs = (read.file("file"),) if kind == "pack" else ()
+    benchmark = PairsBenchmark(name, load, read.flips(), read.choices("far_rules", FAR_RULES, FAR_RULES[:1]), packs)
     try:
         _check(load(), read.text("folder" if kind == "cfp" else "file"))
     except DataError as error:
@@ -110,7 +117,9 @@ def from_options(name: str, options: Mapping[str, object], root: Path) -> PairsB
 
 
 def _loader(kind: str, read: Options) -> Callable[[], Pairs]:
-    folds = read.whole_number("folds", _FOLDS, 2, 10_000)
+    folds = read.whole_number("folds", FOLDS, 2, 10_000)
+    # Files that have folds of their own refuse a number that is asked for.
+    asked = folds if read.given("folds") else None
     if kind == "cfp":
         images = read.folder("images") if read.given("images") else None
         folder, protocol = read.folder("folder"), read.choice("protocol", PROTOCOLS)
@@ -121,11 +130,12 @@ def _loader(kind: str, read: Options) -> Callable[[], Pairs]:
     images = read.folder("images")
     if kind == "lfw":
         extension = read.text("extension", "jpg").removeprefix(".")
-        return lambda: read_lfw_pairs(file, images, extension, folds)
+        return lambda: read_lfw_pairs(file, images, extension, asked)
     if kind == "csv":
-        return lambda: read_csv_pairs(file, images, folds if read.given("folds") else None)
-    reader = read_calfw_pairs if kind == "calfw" else read_list_pairs
-    return lambda: reader(file, images, folds)
+        return lambda: read_csv_pairs(file, images, asked)
+    if kind == "calfw":
+        return lambda: read_calfw_pairs(file, images, asked)
+    return lambda: read_list_pairs(file, images, folds)
 
 
 def _check(pairs: Pairs, source: str) -> None:

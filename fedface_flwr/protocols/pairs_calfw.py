@@ -8,13 +8,22 @@ from pathlib import Path
 import numpy as np
 
 from fedface_flwr.errors import DataError
-from fedface_flwr.protocols.pairs_set import DEALT, Album, Pairs, dealt, text_lines, whole_number
+from fedface_flwr.protocols.pairs_set import (
+    DEALT,
+    FOLDS,
+    Album,
+    Pairs,
+    dealt,
+    require_unasked,
+    text_lines,
+    whole_number,
+)
 
 _FOLDS = 10
 TOLD = "given for one person, consecutive for two"
 
 
-def read_calfw_pairs(path: Path, images: Path, folds: int) -> Pairs:
+def read_calfw_pairs(path: Path, images: Path, folds: int | None) -> Pairs:
     """Read a list in which two lines make a pair, each ``NAME_0001.jpg TOKEN``, both with one token.
 
     Token 0 is a pair of two persons, any other a pair of one. Where they go from 1 to 10 they are the folds of the
@@ -27,8 +36,9 @@ def read_calfw_pairs(path: Path, images: Path, folds: int) -> Pairs:
         The list.
     images : Path
         Folder of the pictures.
-    folds : int
-        Into how many folds pairs are dealt where the list has no folds.
+    folds : int or None
+        Into how many folds pairs are dealt where the list has no folds, by default 10. In a list with folds it must be
+        None.
 
     Raises
     ------
@@ -48,9 +58,10 @@ def read_calfw_pairs(path: Path, images: Path, folds: int) -> Pairs:
         tokens.append(token)
     marks = np.array(tokens, dtype=np.int64)
     if marks.max() <= 1:
-        return album.pairs(dealt(path, album.same, folds), DEALT)
+        return album.pairs(dealt(path, album.same, FOLDS if folds is None else folds), DEALT)
     if marks.max() != _FOLDS:
         raise DataError(f"{path}: folds up to {marks.max()} are named; there should be {_FOLDS}")
+    require_unasked(path, folds)
     fold = dealt(path, album.same, _FOLDS)
     return album.pairs(np.where(marks > 0, marks - 1, fold), TOLD)
 

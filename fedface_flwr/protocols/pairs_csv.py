@@ -11,7 +11,17 @@ from pathlib import Path
 import numpy as np
 
 from fedface_flwr.errors import DataError
-from fedface_flwr.protocols.pairs_set import CONSECUTIVE, GIVEN, Album, Pairs, consecutive, text_of, whole_number
+from fedface_flwr.protocols.pairs_set import (
+    CONSECUTIVE,
+    FOLDS,
+    GIVEN,
+    Album,
+    Pairs,
+    consecutive,
+    require_unasked,
+    text_of,
+    whole_number,
+)
 
 _COLUMNS = ("left", "right", "same")
 _SAME = {"1": True, "true": True, "0": False, "false": False}
@@ -49,10 +59,9 @@ def read_csv_pairs(path: Path, images: Path, folds: int | None) -> Pairs:
     if not album.same:
         raise DataError(f"{path}: the table has no pairs")
     if marks:
-        if folds is not None:
-            raise DataError(f"{path}: has a column fold; leave out the option folds")
+        require_unasked(path, folds)
         return album.pairs(np.unique(marks, return_inverse=True)[1].astype(np.int64).ravel(), GIVEN)
-    return album.pairs(consecutive(path, len(album.same), 10 if folds is None else folds), CONSECUTIVE)
+    return album.pairs(consecutive(path, len(album.same), FOLDS if folds is None else folds), CONSECUTIVE)
 
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:

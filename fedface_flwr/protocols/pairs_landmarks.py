@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedface_flwr.data.alignment import align
-from fedface_flwr.data.images import decode_photo
+from fedface_flwr.data.images import UnalignedError, decode_photo
 from fedface_flwr.data.sets import Images
 from fedface_flwr.errors import DataError
 from fedface_flwr.protocols.pairs_set import FilePictures, Pairs, text_of
@@ -41,6 +41,28 @@ class PhotoPictures(FilePictures):
             return align(decode_photo(data, where), self._points[index], size)
         except DataError as error:
             raise error if str(error).startswith(where) else DataError(f"{where}: {error}") from error
+
+
+class FacePictures(FilePictures):
+    """Files of which each should be an aligned face; one that is not square is refused with what may be done."""
+
+    def pixels(self, data: bytes, index: int, size: int, where: str) -> Images:
+        """Return uint8 RGB of shape (3, size, size); DataError if the picture is damaged or not square."""
+        try:
+            return super().pixels(data, index, size, where)
+        except UnalignedError as error:
+            raise UnalignedError(f"{error}, or give five points by the benchmark's option landmarks") from error
+
+
+def without_landmarks(load: Callable[[], Pairs]) -> Callable[[], Pairs]:
+    """Return a reader of the same pairs of picture files that tells of the option ``landmarks`` where it would help."""
+
+    def read() -> Pairs:
+        pairs = load()
+        assert isinstance(pairs.pictures, FilePictures)
+        return replace(pairs, pictures=FacePictures(pairs.pictures.files))
+
+    return read
 
 
 def with_landmarks(load: Callable[[], Pairs], path: Path, images: Path) -> Callable[[], Pairs]:

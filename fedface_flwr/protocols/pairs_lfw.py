@@ -8,10 +8,20 @@ from pathlib import Path
 import numpy as np
 
 from fedface_flwr.errors import DataError
-from fedface_flwr.protocols.pairs_set import DEALT, GIVEN, Album, Pairs, dealt, text_lines, whole_number
+from fedface_flwr.protocols.pairs_set import (
+    DEALT,
+    FOLDS,
+    GIVEN,
+    Album,
+    Pairs,
+    dealt,
+    require_unasked,
+    text_lines,
+    whole_number,
+)
 
 
-def read_lfw_pairs(path: Path, images: Path, extension: str, folds: int) -> Pairs:
+def read_lfw_pairs(path: Path, images: Path, extension: str, folds: int | None) -> Pairs:
     """Read a pair list over a tree ``NAME/NAME_0001.jpg``.
 
     The first line holds the number of folds and of pairs of either kind in each, or, for one set, the latter alone. For
@@ -26,8 +36,8 @@ def read_lfw_pairs(path: Path, images: Path, extension: str, folds: int) -> Pair
         The tree's root.
     extension : str
         Ending of the picture files, without dot.
-    folds : int
-        Into how many folds the pairs of one set are dealt.
+    folds : int or None
+        Into how many folds the pairs of one set are dealt, by default 10. In a list with folds it must be None.
 
     Raises
     ------
@@ -55,8 +65,9 @@ def read_lfw_pairs(path: Path, images: Path, extension: str, folds: int) -> Pair
         )
         album.add(left, right, same, where)
     if given:
+        require_unasked(path, folds)
         return album.pairs(np.repeat(np.arange(given, dtype=np.int64), 2 * each), GIVEN)
-    return album.pairs(dealt(path, album.same, folds), DEALT)
+    return album.pairs(dealt(path, album.same, FOLDS if folds is None else folds), DEALT)
 
 
 def _header(path: Path, line: tuple[int, str]) -> tuple[int, int]:

@@ -19,6 +19,8 @@ from fedface_flwr.evaluation.pictures import Pictures
 from fedface_flwr.evaluation.verification import fold_slices
 from fedface_flwr.files import read_regular
 
+FOLDS = 10
+"""How many folds there are where neither the pairs' files nor the suite say so."""
 GIVEN = "given"
 CONSECUTIVE = "consecutive"
 DEALT = "consecutive by kind"
@@ -123,6 +125,12 @@ def consecutive(source: Path, pairs: int, folds: int) -> Counts:
     for number, part in enumerate(slices):
         fold[part] = number
     return fold
+
+
+def require_unasked(source: Path, folds: int | None) -> None:
+    """Raise DataError if a number of folds is asked for, where the pairs' file has folds of its own."""
+    if folds is not None:
+        raise DataError(f"{source}: has folds of its own; leave out the option folds")
 
 
 def dealt(source: Path, same: Sequence[bool], folds: int) -> Counts:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Protocol
 
 from fedface_flwr.evaluation.figures import Outcome
@@ -16,12 +17,18 @@ class Benchmark(Protocol):
     ----------
     name : str
         As the suite names it.
+    feature_files : str
+        Names of the feature files that it takes; empty where it embeds pictures, which needs a model.
+    packs : tuple of Path
+        The verification packs that it takes, if any.
     """
 
     name: str
+    feature_files: str
+    packs: tuple[Path, ...]
 
     def run(self, embed: Embedder | None) -> Outcome:
-        """Embed what is needed and measure; ``embed`` is None where the suite brings feature files and no model.
+        """Embed what is needed and measure; ``embed`` is None where the benchmark brings feature files.
 
         Raises
         ------

@@ -38,12 +38,17 @@ class RfwBenchmark:
         Which of without and with mirror images are measured.
     far_rules : tuple of str
         Rules by which TAR at FAR is taken.
+    packs : tuple of Path
+        The races' packs, where the pairs are such.
     """
 
     name: str
     loads: Mapping[str, Callable[[], Pairs]]
     flips: tuple[bool, ...]
     far_rules: tuple[str, ...]
+    packs: tuple[Path, ...]
+
+    feature_files = ""
 
     def run(self, embed: Embedder | None) -> Outcome:
         """Take every figure; ConfigError without a model, DataError if a file is damaged."""
@@ -174,13 +179,18 @@ def from_options(name: str, options: Mapping[str, object], root: Path) -> RfwBen
                 raise DataError(f"{read.folder('folder')}: {told}")
         except DataError as error:
             raise DataError(f"{name}: {race}: {error}") from error
-    return RfwBenchmark(name, loads, read.flips(), read.choices("far_rules", FAR_RULES, FAR_RULES[:1]))
+    packs = tuple(_pack(read, race) for race in RACES) if kind == "packs" else ()
+    return RfwBenchmark(name, loads, read.flips(), read.choices("far_rules", FAR_RULES, FAR_RULES[:1]), packs)
+
+
+def _pack(read: Options, race: str) -> Path:
+    return read.folder("folder") / f"{race}{read.text('ending', '_test.bin')}"
 
 
 def _loader(kind: str, read: Options, race: str) -> Callable[[], Pairs]:
     folder = read.folder("folder")
     if kind == "packs":
-        pack = folder / f"{race}{read.text('ending', '_test.bin')}"
+        pack = _pack(read, race)
         return lambda: read_pack_pairs(pack, _FOLDS)
     pairs = folder / "txts" / race / f"{race}_pairs.txt"
     images = (read.folder("images") if read.given("images") else folder / "data") / race

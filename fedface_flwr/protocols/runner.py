@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from time import perf_counter
 
 from fedface_flwr.errors import FedFaceError
-from fedface_flwr.evaluation.figures import Curve, Figure
+from fedface_flwr.evaluation.figures import FEATURES, NOTE_SEPARATOR, Curve, Figure
 from fedface_flwr.evaluation.pictures import Embedder
 from fedface_flwr.protocols.protocol import Benchmark
 
@@ -22,7 +22,7 @@ class Evaluation:
     figures, curves
         Of all benchmarks, in the suite's order.
     failures : dict of str to str
-        Benchmarks that could not be run, and why.
+        Benchmarks, or parts of them, that could not be run, and why.
     seconds : dict of str to float
         How long each benchmark took.
     """
@@ -33,8 +33,15 @@ class Evaluation:
     seconds: dict[str, float]
 
 
-def evaluate(benchmarks: Sequence[Benchmark], embed: Embedder | None, say: Callable[[str], None]) -> Evaluation:
+def evaluate(
+    benchmarks: Sequence[Benchmark],
+    embed: Embedder | None,
+    say: Callable[[str], None],
+    notes: Mapping[str, str] | None = None,
+) -> Evaluation:
     """Run benchmarks one after the other; one that fails does not take the others' figures with it.
+
+    Figures of feature files say so by a condition that names them.
 
     Parameters
     ----------
@@ -44,7 +51,10 @@ def evaluate(benchmarks: Sequence[Benchmark], embed: Embedder | None, say: Calla
         None where there is no model.
     say : callable
         Takes a line for the user when a benchmark is over.
+    notes : mapping of str to str, optional
+        By benchmark, what all its figures' notes are to say.
     """
+    notes = notes or {}
     figures: list[Figure] = []
     curves: list[Curve] = []
     failures: dict[str, str] = {}
@@ -54,12 +64,25 @@ def evaluate(benchmarks: Sequence[Benchmark], embed: Embedder | None, say: Calla
         try:
             outcome = benchmark.run(embed)
         except FedFaceError as error:
-            failures[benchmark.name] = str(error)
-            say(f"{benchmark.name}: failed: {error}")
+            _fail(benchmark.name, benchmark.name, str(error), failures, say)
             continue
         finally:
             seconds[benchmark.name] = perf_counter() - began
-        figures += outcome.figures
+        figures += _told(outcome.figures, benchmark.feature_files, notes.get(benchmark.name, ""))
         curves += outcome.curves
+        for part, reason in outcome.failures.items():
+            _fail(f"{benchmark.name} {part}", benchmark.name, reason, failures, say)
         say(f"{benchmark.name}: {len(outcome.figures)} figures in {seconds[benchmark.name]:.1f} s")
     return Evaluation(tuple(figures), tuple(curves), failures, seconds)
+
+
+def _fail(what: str, benchmark: str, reason: str, failures: dict[str, str], say: Callable[[str], None]) -> None:
+    failures[what] = reason.removeprefix(f"{benchmark}: ")
+    say(f"{what}: failed: {failures[what]}")
+
+
+def _told(figures: Sequence[Figure], feature_files: str, note: str) -> Iterator[Figure]:
+    source = {FEATURES: feature_files} if feature_files else {}
+    for figure in figures:
+        said = NOTE_SEPARATOR.join(filter(None, (figure.note, note)))
+        yield replace(figure, conditions=figure.conditions | source, note=said)

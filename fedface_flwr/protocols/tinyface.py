@@ -53,6 +53,9 @@ class TinyFaceBenchmark:
     counts: tuple[int, int, int]
     flips: tuple[bool, ...]
 
+    feature_files = ""
+    packs = ()
+
     def run(self, embed: Embedder | None) -> Outcome:
         """Take every figure; ConfigError without a model, DataError if a picture is damaged."""
         if embed is None:

@@ -8,7 +8,7 @@ import io
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,11 @@ from rich.table import Table
 from rich.text import Text
 
 from fedface_flwr.errors import ConfigError, DataError
-from fedface_flwr.evaluation.figures import Curve, Figure
+from fedface_flwr.evaluation.figures import NOTE_SEPARATOR, Curve, Figure
 from fedface_flwr.files import write_text
 from fedface_flwr.reporting.progress import number, percent
 
-FORMAT = "fedface-evaluation-1"
+FORMAT = "fedface-evaluation-2"
 RESULTS = "results.json"
 
 _NO_SHARES = ("threshold", "ratio")
@@ -46,6 +46,10 @@ class Header:
         Of this package and of what computes under it.
     date : str
         When it was begun, ISO 8601 in UTC.
+    model_weights : str
+        Digest of the model's weights, in whichever file and precision; empty if the file does not say.
+    sources : mapping of str to str
+        What each benchmark's figures are of: ``model``, or the names of its feature files.
     """
 
     model: str
@@ -55,16 +59,29 @@ class Header:
     only: tuple[str, ...]
     versions: Mapping[str, str]
     date: str
+    model_weights: str = ""
+    sources: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Group:
-    """Figures of one benchmark and protocol, and the conditions that all of them share."""
+    """Figures of one benchmark and protocol, and the conditions and parts of notes that all of them share."""
 
     benchmark: str
     protocol: str
     shared: dict[str, str]
     figures: tuple[Figure, ...]
+
+    @property
+    def remark(self) -> str:
+        """What the notes of all figures have in common."""
+        first, *others = (figure.note.split(NOTE_SEPARATOR) for figure in self.figures)
+        return NOTE_SEPARATOR.join(part for part in first if others and all(part in other for other in others))
+
+    def own_note(self, figure: Figure) -> str:
+        """Return a figure's note without the remark."""
+        said = self.remark.split(NOTE_SEPARATOR)
+        return NOTE_SEPARATOR.join(part for part in figure.note.split(NOTE_SEPARATOR) if part not in said)
 
     def own_conditions(self, figure: Figure) -> str:
         """Return the conditions of a figure that it does not share with the whole group."""
@@ -117,22 +134,24 @@ def _one(figure: Figure, value: float) -> str:
     return number(value, 4) if plain else percent(value, 3)
 
 
-def results_table(figures: Sequence[Figure]) -> RenderableType:
-    """Return what the terminal shows: a part for each benchmark and protocol, its shared conditions on top.
+def results_table(figures: Sequence[Figure], *, expand: bool = True) -> RenderableType:
+    """Return what the terminal shows: a table for each benchmark and protocol, what all of it shares on top.
 
-    Figures that are not decided, of the same conditions, share a line.
+    Figures that are not decided, of the same conditions, share a line. Tables that ``expand`` fill the console's width,
+    else they are as wide as their content.
     """
     parts: list[RenderableType] = []
     for group in grouped(figures):
         title = Text(f"{group.benchmark}: {group.protocol}", style="bold")
-        grid = Table(box=SIMPLE_HEAD, expand=True)
+        grid = Table(box=SIMPLE_HEAD, expand=expand)
         grid.add_column("figure", ratio=5, overflow="fold")
         grid.add_column("value ± std", ratio=3, justify="right", overflow="fold")
         grid.add_column("95% interval", ratio=3, justify="right", overflow="fold")
         grid.add_column("note", ratio=5, overflow="fold")
         for row in _rows(group):
             grid.add_row(*(escape(cell) for cell in row))
-        parts += [title, Text(shown_conditions(group.shared)), grid]
+        shared = filter(None, (shown_conditions(group.shared), group.remark))
+        parts += [title, *(Text(line) for line in shared), grid]
     return RenderGroup(*parts)
 
 
@@ -142,10 +161,10 @@ def _rows(group: Group) -> Iterator[tuple[str, str, str, str]]:
         if math.isnan(figure.value):
             undecided.setdefault(group.own_conditions(figure), []).append(figure)
         else:
-            yield group.own_name(figure), shown_value(figure), shown_interval(figure), figure.note
+            yield group.own_name(figure), shown_value(figure), shown_interval(figure), group.own_note(figure)
     for conditions, alike in undecided.items():
         names = ", ".join(figure.metric for figure in alike)
-        yield f"{names} ({conditions})" if conditions else names, "–", "", alike[0].note
+        yield f"{names} ({conditions})" if conditions else names, "–", "", group.own_note(alike[0])
 
 
 def check_folder(folder: Path, header: Header) -> None:
@@ -206,9 +225,10 @@ def write_results(
     """Write all figures as JSON, with what they are of; a value that is not decided is null."""
     content = {
         "format": FORMAT,
-        "model": {"title": header.model, "digest": header.model_digest},
+        "model": {"title": header.model, "digest": header.model_digest, "weights": header.model_weights},
         "suite": {"file": header.suite, "digest": header.suite_digest, "only": list(header.only)},
         "versions": dict(header.versions),
+        "sources": dict(header.sources),
         "date": header.date,
         "seconds": {name: round(value, 3) for name, value in seconds.items()},
         "failures": dict(failures),

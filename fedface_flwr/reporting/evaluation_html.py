@@ -80,11 +80,14 @@ def write_evaluation(
 
 def _head(header: Header) -> list[str]:
     model = header.model or "feature files"
+    foreign = [f"{name} ({files})" for name, files in header.sources.items() if header.model and files != "model"]
+    told = f"Figures and curves of feature files, and not of this model: {', '.join(foreign)}."
     chosen = f", of it {', '.join(header.only)}" if header.only else ""
     return [
         f"<h1>Evaluation of {escape(model)}</h1>",
         paragraph(f"On the suite {header.suite}{chosen}; {header.date}.", "lead"),
         paragraph(f"Digest of the model {header.model_digest or 'none'}, of the suite {header.suite_digest}.", "facts"),
+        *([paragraph(told, "facts")] if foreign else []),
     ]
 
 
@@ -97,11 +100,13 @@ def _failures(failures: Mapping[str, str]) -> list[str]:
 
 def _group(group: Group) -> str:
     rows = [
-        [group.own_name(figure), shown_value(figure), shown_interval(figure), figure.note] for figure in group.figures
+        [group.own_name(figure), shown_value(figure), shown_interval(figure), group.own_note(figure)]
+        for figure in group.figures
     ]
     shared = "; ".join(f"{name}: {value}" for name, value in group.shared.items())
     head = ["Figure", "Value ± std over folds", "95% interval", "Note"]
-    return section(f"{group.benchmark}: {group.protocol}", table(head, rows, shared))
+    remark = [paragraph(f"{group.remark}.", "note")] if group.remark else []
+    return section(f"{group.benchmark}: {group.protocol}", *remark, table(head, rows, shared))
 
 
 def _account(header: Header, seconds: Mapping[str, float]) -> str:

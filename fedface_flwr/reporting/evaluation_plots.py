@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plots of an evaluation, a panel a benchmark: ROC, DET, CMC, and TPIR over FPIR."""
+"""The plots of an evaluation, a panel a benchmark, or several: ROC, DET, CMC, and TPIR over FPIR."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ from fedface_flwr.evaluation.figures import Curve, Floats
 from fedface_flwr.reporting.plots import INK, line_style, new_figure, plain, style_axes
 
 _COLUMNS = 3
+# More curves in one panel can no longer be told apart.
+_CURVES = 8
+# Inches, beside the axes themselves, of which a legend's line takes its share.
+_PANEL, _LEGEND_LINE = 4.2, 0.16
 _PROBIT_TICKS = np.array([1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.05, 0.2, 0.5, 0.8, 0.95, 0.99])
 
 CAPTIONS = {
@@ -48,19 +52,28 @@ def evaluation_figures(curves: Sequence[Curve]) -> dict[str, Figure]:
 
 
 def _panels(curves: Sequence[Curve], draw: Callable[[Axes, Sequence[Curve]], None]) -> Figure:
-    names = list(dict.fromkeys(curve.benchmark for curve in curves))
-    columns = min(len(names), _COLUMNS)
-    rows = -(-len(names) // columns)
-    figure = new_figure(height=4.2 * rows, width=max(6.0, 4.2 * columns))
-    panels = figure.subplots(rows, columns, squeeze=False).ravel()
-    for unused in panels[len(names) :]:
-        unused.remove()
-    for axes, name in zip(panels, names, strict=False):
-        own = [curve for curve in curves if curve.benchmark == name]
+    shown = [panel for name in dict.fromkeys(curve.benchmark for curve in curves) for panel in _shared(curves, name)]
+    columns = min(len(shown), _COLUMNS)
+    rows = -(-len(shown) // columns)
+    legend = _LEGEND_LINE * max(len(own) for _, own in shown)
+    figure = new_figure(height=(_PANEL + legend) * rows, width=max(6.0, _PANEL * columns))
+    places = figure.subfigures(rows, columns, squeeze=False).ravel()
+    for place, (title, own) in zip(places, shown, strict=False):
+        axes = place.subplots()
         draw(axes, own)
-        axes.set_title(plain(name), fontsize=10, color=INK)
-        axes.legend(frameon=False, labelcolor=INK, fontsize=7, loc="best")
+        axes.set_title(plain(title), fontsize=10, color=INK)
+        place.legend(frameon=False, labelcolor=INK, fontsize=7, loc="outside lower center")
     return figure
+
+
+def _shared(curves: Sequence[Curve], benchmark: str) -> list[tuple[str, Sequence[Curve]]]:
+    """Return a benchmark's curves with the title of their panel, shared out evenly where they are too many for one."""
+    own = [curve for curve in curves if curve.benchmark == benchmark]
+    panels = -(-len(own) // _CURVES)
+    each = -(-len(own) // panels)
+    if panels == 1:
+        return [(benchmark, own)]
+    return [(f"{benchmark} ({at + 1} of {panels})", own[at * each : (at + 1) * each]) for at in range(panels)]
 
 
 def _lines(axes: Axes, curves: Sequence[Curve], points: Callable[[Curve], tuple[Floats, Floats]]) -> None:

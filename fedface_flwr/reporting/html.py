@@ -8,12 +8,13 @@ from html import escape
 from pathlib import Path
 
 from fedface_flwr.errors import DataError
+from fedface_flwr.evaluation.verification import FAR_TARGETS
 from fedface_flwr.files import write_text
 from fedface_flwr.reporting.history import History
 from fedface_flwr.reporting.metrics import read_metrics
 from fedface_flwr.reporting.page import page, paragraph, picture, section, table
 from fedface_flwr.reporting.plots import run_figures, save_png, to_svg
-from fedface_flwr.reporting.progress import number, percent
+from fedface_flwr.reporting.progress import number, percent, shown_tar
 from fedface_flwr.reporting.run_folder import RunFolder
 from fedface_flwr.reporting.summary import Account, Summary, TestFigures, read_summary
 
@@ -124,7 +125,9 @@ def _tests(summary: Summary) -> str:
     caption = (
         "Verification accuracy: features of image and mirror image added and L2-normalised; threshold the "
         "first best of 0..4 by 0.01 on squared distance, chosen on the other folds. "
-        f"Half of the folds kept for validation: {summary['fold_half']}; the test takes the other."
+        f"Half of the folds kept for validation: {summary['fold_half']}; the test takes the other. "
+        "TAR is not decided where not even one pair of two persons may be accepted, and uncertain below ten, if all "
+        "pairs were such."
     )
     by_model = {"": summary["tests"]}
     if "tests_by_silo" in summary:
@@ -140,8 +143,7 @@ def _tests(summary: Summary) -> str:
 def _test_cells(figures: TestFigures) -> list[str]:
     return [
         f"{percent(figures['accuracy'], 2)} ± {percent(figures['accuracy_std'], 2)}",
-        percent(figures["tar_at_far_1e-3"]),
-        percent(figures["tar_at_far_1e-4"]),
+        *(shown_tar(figures, far) for far in FAR_TARGETS),
         number(figures["auc"], 4),
         str(figures["pairs"]),
     ]

@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from fedface_flwr.reporting.metrics import Event
+from fedface_flwr.reporting.summary import tar_and_doubt
 
 
 def describe(event: Event, rounds: int) -> str | None:
@@ -44,6 +48,13 @@ def percent(fraction: float | None, digits: int = 1) -> str:
     return "–" if fraction is None else f"{100 * fraction:.{digits}f}%"
 
 
+def shown_tar(figures: Mapping[str, Any], far: float) -> str:
+    """Format a pack's TAR at a FAR of 1e-3 or 1e-4, with the doubt that its few pairs leave."""
+    rate, note = tar_and_doubt(figures, far)
+    doubt = note.partition(":")[0]
+    return doubt or "–" if rate is None else percent(rate) + (f" ({doubt})" if doubt else "")
+
+
 def _start(event: Event) -> str:
     who = f"trainers {' '.join(event['trainers'])}"
     if event["validators"]:
@@ -76,5 +87,5 @@ def _validation(event: Event) -> str:
 
 def _test(event: Event) -> str:
     accuracy = f"{percent(event['accuracy'])} ± {percent(event['accuracy_std'])}"
-    tar = percent(event["tar_at_far_1e-3"])
+    tar = shown_tar(event, 1e-3)
     return f"test {event['pack']} ({event['model']} model)  accuracy {accuracy}  TAR at FAR 1e-3 {tar}"

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
 from fedface_flwr.errors import DataError
+from fedface_flwr.evaluation import roc
 from fedface_flwr.files import write_text
 
 TestFigures = TypedDict(
@@ -81,6 +83,19 @@ _TEXTS = ("method", "fold_half")
 _NUMBERS = ("seed", "rounds", "steps_per_round", "seconds")
 _NUMBERS_BY_SILO = ("loss_ema", "bytes_sent", "weights", "rejected")
 _MAY_BE_UNKNOWN = ("tar_at_far_1e-3", "tar_at_far_1e-4", "auc")
+
+
+def tar_and_doubt(figures: Mapping[str, Any], far: float) -> tuple[float | None, str]:
+    """Return TAR at a FAR of 1e-3 or 1e-4, None if it is not decided, and what to say of it.
+
+    A pack's figures tell how many pairs it has, not how many of them are of two persons: at most all.
+    """
+    pairs = figures["pairs"]
+    # JSON as Python reads it may hold an infinity.
+    note, decided = roc.doubt(far, int(pairs) if math.isfinite(pairs) else 0, at_most=True)
+    # 1e-3, where Python writes 0.001.
+    rate: float | None = figures[f"tar_at_far_1e{round(math.log10(far))}"]
+    return (rate, note if rate is not None else "") if decided else (None, note)
 
 
 def write_summary(path: Path, summary: Summary) -> None:

@@ -55,8 +55,22 @@ def test_identity_without_pictures(root):
 
 def test_stray_file_beside_the_identities(root):
     (root / "notes.txt").write_text("x")
-    with pytest.raises(DataError, match=r"notes\.txt: a stray file"):
+    with pytest.raises(DataError, match=r"notes\.txt: a stray file .*; move it away, or hide it"):
         FolderSet.open(root)
+
+
+@pytest.mark.parametrize("name", ["origin.json", "broken.txt", "property", "SHA256SUMS", "MD5SUMS", "identities.txt"])
+def test_what_commands_put_beside_the_identities_is_passed_over(root, name):
+    (root / name).write_text("x")
+    assert FolderSet.open(root).labels.tolist() == [0, 1, 1]
+    # Beside pictures it has no business, and as a folder it is an identity.
+    (root / name).rename(root / "zoe" / name)
+    with pytest.raises(DataError, match=f"zoe/{name}: not a"):
+        FolderSet.open(root)
+    (root / "zoe" / name).unlink()
+    (root / name).mkdir()
+    (root / name / "a.jpg").write_bytes(jpeg(pixels(3)))
+    assert FolderSet.open(root).num_identities == 3
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "face.bmp"])

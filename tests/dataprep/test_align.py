@@ -12,6 +12,7 @@ from PIL import Image
 
 from fedface_flwr.data.alignment import TEMPLATE, align
 from fedface_flwr.data.images import decode
+from fedface_flwr.data.open import open_image_set
 from fedface_flwr.data.recordio import RecordIOSet
 from fedface_flwr.dataprep.command import main
 from fedface_flwr.dataprep.points import read_points
@@ -124,7 +125,9 @@ def test_broken_pictures_are_left_out_and_listed(tmp_path, target, capsys):
     points.write_text("\n".join(lines) + "\n")
     arguments = ["align", str(tmp_path / "raw"), str(points), str(tmp_path / "out"), "--to", target]
     assert main(arguments) == 0
-    assert capsys.readouterr().out == (f"{tmp_path}/out: 2 aligned faces; 4 left out, see {tmp_path}/out/broken.txt\n")
+    assert capsys.readouterr().out == (
+        f"{tmp_path}/out: 2 aligned faces; 4 pictures left out, see {tmp_path}/out/broken.txt\n"
+    )
     listed = (tmp_path / "out/broken.txt").read_text().splitlines()
     assert [text.split(": ")[0].rsplit("/", 1)[-1] for text in listed] == ["points.txt", "1.jpg", "3.jpg", "4.jpg"]
     assert "line 6: not a name and five points" in listed[0]
@@ -134,16 +137,51 @@ def test_broken_pictures_are_left_out_and_listed(tmp_path, target, capsys):
     assert "line 6" in capsys.readouterr().err
     points.write_text("\n".join(lines[:5]) + "\n")
     assert main([*arguments[:3], str(tmp_path / "strict"), "--to", target, "--strict"]) == 1
-    assert "1.jpg: the image cannot be decoded" in capsys.readouterr().err
-    assert not (tmp_path / "strict").exists()
+    error = capsys.readouterr().err
+    assert "1.jpg: the image cannot be decoded" in error
+    assert "repair it, or leave such pictures out, without --strict" in error
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "points.txt", "raw"]
+
+
+def test_what_align_writes_every_command_and_training_take(tmp_path, capsys):
+    names = [f"{name}/{number}.jpg" for name in ("ada", "bo") for number in range(3)]
+    points = raw_faces(tmp_path / "raw", names)
+    (tmp_path / "raw/bo/2.jpg").write_bytes(b"no picture")
+    faces = tmp_path / "faces"
+    assert main(["align", str(tmp_path / "raw"), str(points), str(faces)]) == 0
+    assert main(["sums", str(faces)]) == 0
+    assert main(["sums", str(faces), "--algorithm", "md5"]) == 0
+    (faces / "property").write_text("2,112,112\n")
+    beside = {path.name for path in faces.iterdir() if path.is_file()}
+    assert beside == {"origin.json", "broken.txt", "SHA256SUMS", "MD5SUMS", "property"}
+    assert main(["inspect", str(faces)]) == 0
+    assert main(["verify", str(faces), "--sums", str(faces / "SHA256SUMS")]) == 0
+    assert main(["convert", str(faces), str(tmp_path / "set")]) == 0
+    assert main(["split", str(faces), str(tmp_path / "parts"), "--parts", "2"]) == 0
+    assert open_image_set(faces, 112, cache_dir=None).labels.tolist() == [0, 0, 0, 1, 1]
+    assert main(["align", str(tmp_path / "raw"), str(points), str(faces)]) == 0
+    assert capsys.readouterr().out.endswith("(was there already)\n")
+
+
+@pytest.mark.parametrize("pictures", [3, 17], ids=["few", "many in a folder"])
+def test_finished_tree_that_has_lost_a_picture_is_said_to(tmp_path, capsys, pictures):
+    points = raw_faces(tmp_path / "raw", [f"ada/{number}.jpg" for number in range(pictures)])
+    arguments = ["align", str(tmp_path / "raw"), str(points), str(tmp_path / "faces")]
+    assert main(arguments) == 0
+    assert main(arguments) == 0
+    (tmp_path / "faces/ada/2.jpg").unlink()
+    capsys.readouterr()
+    assert main(arguments) == 1
+    assert f"another size: {'ada/2.jpg' if pictures == 3 else 'ada/'}; remove the folder" in capsys.readouterr().err
 
 
 def test_nothing_left(tmp_path, capsys):
     points = raw_faces(tmp_path / "raw", ["a/1.jpg"])
     (tmp_path / "raw/a/1.jpg").write_bytes(b"x")
     assert main(["align", str(tmp_path / "raw"), str(points), str(tmp_path / "out")]) == 1
-    assert "not one face could be aligned" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
+    assert "not one face could be aligned" in (error := capsys.readouterr().err)
+    assert "kept" not in error
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["points.txt", "raw"]
 
 
 @pytest.mark.parametrize("name", ["../out.jpg", "/etc/a.jpg", "a/../../b.jpg"])

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -297,10 +298,16 @@ def broken_tree(root: Path) -> Path:
 def test_broken_picture_stops_the_conversion(tmp_path, capsys):
     root = broken_tree(tmp_path / "faces")
     assert convert(root, tmp_path / "set") == 1
-    assert_error(capsys, r"notes\.txt: not a .* picture \(and 2 more\); repair it, or .* --skip-broken")
+    assert_error(capsys, r"notes\.txt: not a .* picture; convert, hide or remove it \(and 2 more\)$")
     (root / "id-001/notes.txt").unlink()
-    (root / "stray.jpg").unlink()
+    assert convert(root, tmp_path / "set") == 1
+    assert_error(capsys, r"id-003: the identity has no pictures; remove the folder \(and 1 more\)$")
+    assert main(["split", str(root), str(tmp_path / "parts"), "--parts", "2"]) == 1
+    assert_error(capsys, r"id-003: the identity has no pictures; remove the folder \(and 1 more\)$")
     (root / "id-003").rmdir()
+    assert convert(root, tmp_path / "set") == 1
+    assert_error(capsys, r"stray\.jpg: a stray file .*; move it away, or hide it by a dot before its name$")
+    (root / "stray.jpg").unlink()
     assert convert(root, tmp_path / "set") == 1
     assert_error(capsys, r"id-000/0001\.jpg: the image cannot be decoded .* --skip-broken")
     assert not (tmp_path / "set").exists()
@@ -310,7 +317,8 @@ def test_broken_pictures_left_out(tmp_path, capsys):
     root = broken_tree(tmp_path / "faces")
     assert convert(root, tmp_path / "set", "--skip-broken") == 0
     assert capsys.readouterr().out == (
-        f"{tmp_path}/set: 2 images of 2 identities, 16 px; 6 left out, see {tmp_path}/set/broken.txt\n"
+        f"{tmp_path}/set: 2 images of 2 identities, 16 px; 3 pictures left out and 3 faults passed over, "
+        f"see {tmp_path}/set/broken.txt\n"
     )
     faces = RecordIOSet.open(tmp_path / "set")
     assert pictures(faces) == [face_picture(0), face_picture(2)]
@@ -330,9 +338,31 @@ def test_broken_pictures_left_out(tmp_path, capsys):
 def test_nothing_left(tmp_path, capsys):
     (tmp_path / "faces/one").mkdir(parents=True)
     (tmp_path / "faces/one/a.jpg").write_bytes(b"x")
-    assert convert(tmp_path / "faces", tmp_path / "set", "--skip-broken") == 1
-    assert_error(capsys, "not one picture is left")
-    assert not (tmp_path / "set").exists()
+    assert convert(tmp_path / "faces", tmp_path / "new/deep/set", "--skip-broken") == 1
+    assert_error(capsys, "not one picture is left for this set$")
+    assert [path.name for path in tmp_path.iterdir()] == ["faces"]
+
+
+@pytest.mark.parametrize(
+    "command", [["convert"], ["split", "--parts", "2"], ["split", "--parts", "2", "--by", "image"]], ids=" ".join
+)
+@pytest.mark.parametrize("fault", ["broken", "stray", "two sizes"])
+def test_refused_command_leaves_nothing(tmp_path, capsys, command, fault):
+    root = tmp_path / "faces"
+    write_tree(root, [0, 0, 1, 1])
+    match fault:
+        case "broken":
+            (root / "id-001/0003.jpg").write_bytes(b"x")
+        case "stray":
+            (root / "notes.txt").write_text("x")
+        case "two sizes":
+            (root / "id-001/0003.jpg").write_bytes(face_picture(3, size=32))
+    (tmp_path / "there").mkdir()
+    for dest in ("there/set", "new/deep/set"):
+        assert main([command[0], str(root), str(tmp_path / dest), *command[1:]]) == 1
+        assert "kept" not in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["faces", "there"]
+    assert list((tmp_path / "there").iterdir()) == []
 
 
 def test_damaged_recordio_salvaged(tmp_path, capsys):
@@ -418,6 +448,73 @@ def test_finished_conversion_is_not_done_again(tmp_path, capsys):
     assert (tmp_path / "set/train.rec").stat() == stat
     assert convert(tmp_path / "faces", tmp_path / "set", "--quality", 50) == 1
     assert_error(capsys, "exists already")
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def grow(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"\n")
+
+
+@pytest.mark.parametrize("change", [remove, grow])
+@pytest.mark.parametrize("name", ["train.rec", "train.idx", "property", "identities.txt"])
+def test_finished_set_that_has_lost_a_file_is_said_to(tmp_path, capsys, name, change):
+    write_tree(tmp_path / "faces", [0, 1])
+    assert convert(tmp_path / "faces", tmp_path / "set") == 0
+    assert main(["sums", str(tmp_path / "set")]) == 0
+    assert convert(tmp_path / "faces", tmp_path / "set") == 0
+    change(tmp_path / "set" / name)
+    capsys.readouterr()
+    assert convert(tmp_path / "faces", tmp_path / "set") == 1
+    assert_error(capsys, rf"set: this command made it before, .*: {name}; remove the folder, and the command makes")
+
+
+def test_finished_split_that_has_lost_a_part_is_said_to(tmp_path, capsys):
+    write_tree(tmp_path / "faces", [0, 1])
+    arguments = ["split", str(tmp_path / "faces"), str(tmp_path / "parts"), "--parts", "2", "--name", "part"]
+    assert main(arguments) == 0
+    (tmp_path / "parts/part-2/train.rec").unlink()
+    capsys.readouterr()
+    assert main(arguments) == 1
+    assert_error(capsys, r"another size: part-2/train\.rec;")
+
+
+def test_set_of_before_sizes_were_recorded(tmp_path, capsys):
+    write_tree(tmp_path / "faces", [0, 1])
+    assert convert(tmp_path / "faces", tmp_path / "set") == 0
+    origin = json.loads((tmp_path / "set/origin.json").read_text())
+    del origin["files"], origin["result"]["faults"]
+    (tmp_path / "set/origin.json").write_text(json.dumps(origin))
+    assert convert(tmp_path / "faces", tmp_path / "set") == 0
+    assert capsys.readouterr().out.endswith("(was there already)\n")
+
+
+def test_looking_at_sets_and_converting_them_does_without_torch(tmp_path):
+    write_tree(tmp_path / "faces", [0, 1])
+    lines = [
+        ["--help"],
+        ["inspect", str(tmp_path / "faces")],
+        ["convert", str(tmp_path / "faces"), str(tmp_path / "set")],
+    ]
+    code = f"""
+import sys
+from fedface_flwr import entry
+codes = []
+for line in {lines!r}:
+    sys.argv = ["fedface-data", *line]
+    try:
+        codes.append(entry.data())
+    except SystemExit as ended:
+        codes.append(ended.code)
+assert codes == [0, 0, 0], codes
+assert "torch" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "set/train.rec").is_file()
 
 
 def test_names_that_would_break_the_sidecars_lines(tmp_path):

@@ -133,6 +133,8 @@ def test_nothing_is_written_when_something_is_wrong(tmp_path, capsys, spoil, pro
     before = sorted(entry.name for entry in tmp_path.iterdir())
     assert pack(path, tmp_path / "gate.bin") == 1
     assert problem in capsys.readouterr().err
+    if problem != "exists already":
+        assert pack(path, tmp_path / "new/deep/gate.bin") == 1
     assert sorted(entry.name for entry in tmp_path.iterdir()) == before
 
 
@@ -140,7 +142,7 @@ def test_pairs_of_one_kind(tmp_path, capsys):
     path = csv_pairs(tmp_path)
     path.write_text(path.read_text().replace(",0\n", ",1\n"))
     assert pack(path, tmp_path / "gate.bin") == 1
-    assert "all 12 pairs are of one kind" in capsys.readouterr().err
+    assert "12 pairs, all of one kind" in capsys.readouterr().err
 
 
 def test_short_and_long_pictures_have_their_own_opcodes(tmp_path):

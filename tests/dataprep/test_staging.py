@@ -75,7 +75,7 @@ def test_killed_and_gone_on_with_gives_the_same_bytes(tmp_path, long_list, comma
     with (killed.parent / ".set.partial/entries-0").open("ab") as file:
         file.write(b"\1\2\3")
     assert main(steps(command, long_list, killed)) == 0
-    assert f"going on after {journal['done']} pictures" in " ".join(capsys.readouterr().err.split())
+    assert f"going on after {journal['done']:,} pictures" in " ".join(capsys.readouterr().err.split())
     assert [path.name for path in killed.parent.iterdir()] == ["set"]
     undisturbed = tmp_path / "undisturbed/set"
     assert main(steps(command, long_list, undisturbed)) == 0
@@ -108,11 +108,13 @@ def test_error_keeps_what_was_done(tmp_path, long_list, capsys):
     lines[1060] = "late.jpg 0"
     listed.write_text("\n".join(lines) + "\n")
     assert main(["convert", str(listed), str(tmp_path / "set")]) == 1
-    assert "late.jpg: cannot be read" in capsys.readouterr().err
+    error = " ".join(capsys.readouterr().err.split())
+    assert "late.jpg: cannot be read" in error
+    assert f"1,024 pictures done are kept in {tmp_path}/.set.partial: the same command goes on from there" in error
     assert not (tmp_path / "set").exists()
     (tmp_path / "late.jpg").write_bytes(jpeg(pixels(0, 64)))
     assert main(["convert", str(listed), str(tmp_path / "set")]) == 0
-    assert "going on after 1024 pictures" in " ".join(capsys.readouterr().err.split())
+    assert "going on after 1,024 pictures" in " ".join(capsys.readouterr().err.split())
 
 
 def interrupted(dest: Path, request: dict[str, object], text: bytes = b"abc") -> None:

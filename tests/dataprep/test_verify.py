@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import json
 import shutil
 import struct
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 from source_writers import face_picture, write_tree
-from writers import face, pixels, png, public_pack, write_recordio
+from writers import encoded, face, pixels, png, public_pack, write_recordio
 
 from fedface_flwr.dataprep.command import main
 from fedface_flwr.dataprep.sums import read_sums
@@ -37,7 +39,7 @@ def test_sums_are_those_of_the_usual_programs(tmp_path, pack, algorithm, capsys)
     (pack / "deep/line\nbreak").write_text("y")
     assert main(["sums", str(pack), "--algorithm", algorithm]) == 0
     ours = pack / f"{algorithm.upper()}SUMS"
-    assert capsys.readouterr().out == f"{ours}: checksums of 5 files\n"
+    assert capsys.readouterr().out == f"{ours}: 5 checksums\n"
     checked = subprocess.run(
         [program, "-c", "--strict", ours.name], cwd=pack, capture_output=True, text=True, check=True
     )
@@ -48,7 +50,8 @@ def test_sums_are_those_of_the_usual_programs(tmp_path, pack, algorithm, capsys)
     for option in ([], ["--tag"]):
         listed = subprocess.run([program, *option, *names], cwd=pack, capture_output=True, text=True, check=True)
         (tmp_path / "theirs").write_text(listed.stdout)
-        assert verified(capsys, pack, "--sums", tmp_path / "theirs") == (0, [f"{pack}: 4 pictures whole"])
+        whole = f"{pack}: 4 pictures whole, 0 of 5 checksums wrong"
+        assert verified(capsys, pack, "--sums", tmp_path / "theirs") == (0, [whole])
 
 
 def test_sum_of_one_file(tmp_path, capsys):
@@ -62,7 +65,8 @@ def test_sum_of_one_file(tmp_path, capsys):
 def test_changed_and_missing_files(pack, capsys):
     assert main(["sums", str(pack), "-o", str(pack.parent / "SUMS")]) == 0
     capsys.readouterr()
-    assert verified(capsys, pack, "--sums", pack.parent / "SUMS") == (0, [f"{pack}: 4 pictures whole"])
+    whole = f"{pack}: 4 pictures whole, 0 of 3 checksums wrong"
+    assert verified(capsys, pack, "--sums", pack.parent / "SUMS") == (0, [whole])
     (pack / "property").write_text("3,8,8 \n")
     code, lines = verified(capsys, pack, "--sums", pack.parent / "SUMS")
     assert code == 1
@@ -70,7 +74,10 @@ def test_changed_and_missing_files(pack, capsys):
     (pack / "property").unlink()
     code, lines = verified(capsys, pack, "--sums", pack.parent / "SUMS")
     assert code == 1
-    assert lines == [f"FAILED {pack.parent}/property: missing; the checksum file lists it", f"{pack}: 1 faults"]
+    assert lines == [
+        f"FAILED {pack.parent}/property: missing; the checksum file lists it",
+        f"{pack}: 1 failed: 0 broken, 0 not square, 0 faults, 1 of 3 checksums wrong",
+    ]
 
 
 def test_files_that_have_no_checksum_are_mentioned(pack, capsys):
@@ -89,7 +96,8 @@ def test_only_the_packs_own_line_counts(shared_dir, tmp_path, capsys):
     with (tmp_path / "MD5SUMS").open("a") as file:
         file.write(f"{'0' * 32} *other.bin\n")
     pack = tmp_path / "gate.bin"
-    assert verified(capsys, pack, "--sums", tmp_path / "MD5SUMS") == (0, [f"{pack}: 3184 pictures whole"])
+    whole = f"{pack}: 3,184 pictures whole, 0 of 1 checksum wrong"
+    assert verified(capsys, pack, "--sums", tmp_path / "MD5SUMS") == (0, [whole])
     with pack.open("r+b") as file:
         file.seek(5000)
         byte = file.read(1)
@@ -133,7 +141,7 @@ def test_which_algorithms_a_digest_may_be_of(tmp_path):
 def test_whole_sets(shared_dir, tmp_path, capsys):
     for name, count in (("celeba", 4585), ("lag", 2088)):
         path = shared_dir / "faces" / name
-        assert verified(capsys, path) == (0, [f"{path}: {count} pictures whole"])
+        assert verified(capsys, path) == (0, [f"{path}: {count:,} pictures whole"])
     write_tree(tmp_path / "faces", [0, 1])
     assert verified(capsys, tmp_path / "faces") == (0, [f"{tmp_path}/faces: 2 pictures whole"])
 
@@ -149,14 +157,14 @@ def test_every_fault_of_a_set_is_told(tmp_path, capsys):
     code, lines = verified(capsys, folder)
     assert code == 1
     told = [
-        "property: declares 9x9, but",
         "record 7: the keys 2 to 4 are not of one identity",
         "record 8: not an identity's range",
         "record 4: the image cannot be decoded",
+        "property: declares 9x9, but",
         "pictures differ in size: 8x8 as",
     ]
     assert all(part in line for part, line in zip(told, lines, strict=False))
-    assert lines[-1] == f"{folder}: 5 faults"
+    assert lines[-1] == f"{folder}: 5 failed: 1 broken, 0 not square, 4 faults"
 
 
 @pytest.mark.parametrize(
@@ -199,6 +207,47 @@ def test_set_that_is_damaged_as_a_whole(tmp_path, capsys):
     code, lines = verified(capsys, folder)
     assert code == 1
     assert lines[0] == f"FAILED {folder}/train.idx: line 1 is not 'key<TAB>offset'; make the index anew"
+
+
+def test_three_commands_count_the_same_things(tmp_path, capsys):
+    """A pack cut off within its identity records holds every picture; one more is broken and one not square."""
+    labels = [0, 0, 1, 1, 2, 2, 3]
+    payloads = public_pack(labels)
+    payloads[2] = face(0, b"no picture")
+    payloads[4] = face(1, encoded(np.zeros((3, 8, 24), dtype=np.uint8), "PNG"))
+    folder = write_recordio(tmp_path / "pack", payloads, "4,8,8")
+    offsets = dict(map(int, line.split()) for line in (folder / "train.idx").read_text().splitlines())
+    with (folder / "train.rec").open("r+b") as file:
+        file.truncate(offsets[9] + 4)
+    # Record 9 is cut and 10 and 11 are gone; 8 is whole.
+    code, lines = verified(capsys, folder)
+    assert (code, lines[-1]) == (1, f"{folder}: 5 failed: 1 broken, 1 not square, 3 faults")
+    assert [key for key in (9, 10, 11) if any(f"record {key}: truncated" in line for line in lines)] == [9, 10, 11]
+    assert main(["inspect", str(folder), "--json"]) == 1
+    seen = json.loads(capsys.readouterr().out)
+    assert (seen["images"], len(seen["broken"]), seen["not_square"], len(seen["faults"])) == (6, 1, 1, 3)
+    assert main(["convert", str(folder), str(tmp_path / "set")]) == 1
+    assert "record 9: truncated" in (error := capsys.readouterr().err)
+    assert "(and 2 more); convert --skip-broken passes over this" in error
+    assert main(["convert", str(folder), str(tmp_path / "set"), "--skip-broken"]) == 0
+    assert capsys.readouterr().out == (
+        f"{tmp_path}/set: 5 images of 4 identities, 8 px; 2 pictures left out and 3 faults passed over, "
+        f"see {tmp_path}/set/broken.txt\n"
+    )
+    assert len((tmp_path / "set/broken.txt").read_text().splitlines()) == 5
+    assert verified(capsys, tmp_path / "set") == (0, [f"{tmp_path}/set: 5 pictures whole"])
+
+
+def test_one_of_a_thing_is_not_several(tmp_path, capsys):
+    write_tree(tmp_path / "faces", [0])
+    assert main(["sums", str(tmp_path / "faces")]) == 0
+    assert main(["verify", str(tmp_path / "faces"), "--sums", str(tmp_path / "faces/SHA256SUMS")]) == 0
+    assert main(["convert", str(tmp_path / "faces"), str(tmp_path / "set")]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"{tmp_path}/faces/SHA256SUMS: 1 checksum",
+        f"{tmp_path}/faces: 1 picture whole, 0 of 1 checksum wrong",
+        f"{tmp_path}/set: 1 image of 1 identity, 16 px",
+    ]
 
 
 def test_no_command_is_a_usage_error(capsys):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import io
+import resource
 import shutil
 import stat
 import threading
@@ -192,6 +193,51 @@ def test_damaged_shards_are_said_to_be_and_computed_again(tmp_path, damage):
     assert backbone.seen == 6
     assert f"{path}: damaged" in said.getvalue()
     np.testing.assert_array_equal(result.plain, backbone.expected(images))
+    again, said = Linear(), io.StringIO()
+    embedder(again, tmp_path, said=said)(Gallery(images), flip=False, what="gallery")
+    assert (again.seen, said.getvalue(), path.exists()) == (0, "", False)
+
+
+def test_of_damaged_and_sound_shards_the_sound_ones_stay(tmp_path):
+    images = pictures(9)
+    for first in range(0, 9, 3):
+        embedder(Linear(), tmp_path)(Gallery(images[first : first + 3]), flip=False, what="gallery")
+    damaged, *sound = shards(tmp_path)
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    contents = {path: path.read_bytes() for path in sound}
+    backbone = Linear()
+    embedder(backbone, tmp_path)(Gallery(images), flip=False, what="gallery")
+    assert backbone.seen == 3
+    assert {path: path.read_bytes() for path in sound} == contents
+    assert not damaged.exists()
+
+
+def test_a_damaged_shard_that_is_not_needed_is_told_once(tmp_path):
+    images = pictures(2)
+    for at in range(2):
+        embedder(Linear(), tmp_path)(Gallery(images[at : at + 1]), flip=False, what="gallery")
+        if at == 0:
+            (damaged,) = shards(tmp_path)
+    damaged.write_bytes(b"x")
+    for told in (1, 0):
+        backbone, said = Linear(), io.StringIO()
+        embedder(backbone, tmp_path, said=said)(Gallery(images[1:]), flip=False, what="gallery")
+        assert (backbone.seen, said.getvalue().count(": damaged (")) == (0, told)
+
+
+def test_a_shard_is_not_removed_while_its_embeddings_cannot_be_kept(tmp_path):
+    images = pictures(3)
+    embedder(Linear(), tmp_path)(Gallery(images), flip=False, what="gallery")
+    (damaged,) = shards(tmp_path)
+    damaged.write_bytes(b"x")
+    said, limits = io.StringIO(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        embedder(Linear(), tmp_path, said=said)(Gallery(images), flip=False, what="gallery")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "embeddings cannot be kept" in said.getvalue()
+    assert damaged.exists()
 
 
 def test_full_shards_are_written_as_the_work_goes_on(tmp_path, monkeypatch):

@@ -133,6 +133,34 @@ def test_open_set_rates_by_hand():
     assert ident.tpir_at_fpir_rounded(found, [0.1])[0].threshold == pytest.approx(0.80001)
 
 
+def test_the_curve_of_open_set_rates_by_hand():
+    """Two may not pass without the third; the rates are those of the test above, and that of nobody."""
+    found = hand_made(
+        [1, 1, 2, 1, 0, 0, 0, 0],
+        [0.9, 0.75, 0.95, 0.7, -np.inf, -np.inf, -np.inf, -np.inf],
+        [0.1, 0.1, 0.96, 0.1, 0.8, 0.7, 0.7, 0.1],
+    )
+    fpir, tpir = ident.tpir_curve(found)
+    assert (fpir.tolist(), tpir.tolist()) == ([0.0, 0.25, 0.75], [0.25, 0.5, 0.75])
+    one = hand_made([1, 0], [0.5, -np.inf], [0.1, 0.4])
+    assert [part.tolist() for part in ident.tpir_curve(one)] == [[0.0], [1.0]]
+
+
+def test_a_curve_of_many_searches_is_thinned_and_each_point_is_one_of_the_definition():
+    rng = np.random.default_rng(4)
+    best, mates = rng.normal(size=5000), rng.normal(1, 1, size=300)
+    found = hand_made(
+        np.r_[np.ones(300, int), np.zeros(5000, int)], np.r_[mates, np.full(5000, -np.inf)], np.r_[mates * 0, best]
+    )
+    fpir, tpir = ident.tpir_curve(found, 50)
+    assert 30 < len(fpir) <= 51
+    assert (np.diff(fpir) > 0).all()
+    assert (fpir[0], fpir[1], fpir[-1]) == (0, 1 / 5000, 4999 / 5000)
+    for rate, share in zip(fpir, tpir, strict=True):
+        lowest = np.sort(best)[::-1][round(rate * 5000)]
+        assert share == np.mean(mates > lowest)
+
+
 def test_open_set_threshold_is_the_lowest_that_keeps_the_target():
     rng = np.random.default_rng(2)
     best = np.round(rng.normal(size=200), 1)

@@ -7,7 +7,7 @@ import pytest
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from fedface_flwr.errors import ConfigError, DataError
-from fedface_flwr.evaluation.roc import FARS, auc, curve, eer, tar_at_far
+from fedface_flwr.evaluation.roc import FARS, auc, curve, doubt, eer, tar_at_far
 
 TARGETS = (0.0, 1e-3, 0.01, 0.05, 0.1, 0.25, 1 / 3, 0.5, 0.75, 0.999)
 
@@ -197,3 +197,15 @@ def test_unusable_calls_say_why() -> None:
         tar_at_far(scores, scores, (0.1,), "exact")
     with pytest.raises(ConfigError, match=r"1\.5: it must lie in"):
         tar_at_far(scores, scores, (1.5,), "nearest")
+
+
+def test_a_false_rate_is_doubted_where_few_decide_it():
+    """At 1e-2 a hundred pairs let one in, a thousand ten; 99 none."""
+    assert doubt(1e-2, 99) == ("not decided: 99 impostor pairs cannot show a FAR of 1e-02", False)
+    assert doubt(1e-2, 100) == ("uncertain: it rests on the 1 nearest of 100 impostor pairs", True)
+    assert doubt(1e-2, 1000) == ("", True)
+    assert doubt(0.1, 7, "searches", "an FPIR") == ("not decided: 7 searches cannot show an FPIR of 1e-01", False)
+    assert doubt(1e-3, 3000, at_most=True) == (
+        "uncertain: it rests on the at most 3 nearest of at most 3000 impostor pairs",
+        True,
+    )

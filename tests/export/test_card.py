@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -65,10 +66,20 @@ def test_the_card_tells_what_the_run_knows_and_no_path(module: IRBackbone, tmp_p
         "data.validators=[/secret/gate.bin]",
         "data.tests=[/secret/gate.bin]",
     )
-    write_summary(run / "summary.json", summary("fedface"))  # type: ignore[arg-type]
+    tests = {"gate": FIGURES, "large": FIGURES | {"pairs": 3000, "tar_at_far_1e-4": 0.05}}
+    write_summary(run / "summary.json", summary("fedface", tests=tests))  # type: ignore[arg-type]
     write_checkpoint(module, run / "checkpoint.safetensors")
-    digest = open_backbone(run, device="cpu", precision="bfloat16").digest
-    header = Header("my-run (bfloat16)", digest, "suite.yaml", "0", (), {}, "2030-01-02T03:04:05+00:00")
+    opened = open_backbone(run, device="cpu", precision="bfloat16")
+    header = Header(
+        "my-run (bfloat16)",
+        opened.digest,
+        "suite.yaml",
+        "0",
+        (),
+        {},
+        "2030-01-02T03:04:05+00:00",
+        opened.weights,
+    )
     found = [
         Figure(
             "lfw",
@@ -112,7 +123,12 @@ def test_the_card_tells_what_the_run_knows_and_no_path(module: IRBackbone, tmp_p
         "| gate | accuracy | verification, folds 1 to 5 of 10; flip on; pairs 300; threshold best on the nine other "
         "folds | 0.75000 ± 0.01250 over folds |  |",
         "| gate | TAR at FAR 1e-03 | verification, folds 1 to 5 of 10; flip on; pairs 300; folds pooled "
-        "| 0.12000 | too few pairs to tell so low a rate of false accepts |",
+        "| not decided | not decided: at most 300 impostor pairs cannot show a FAR of 1e-03 |",
+        # Of 3,000 pairs at most 3 may be accepted at 1e-3, and none at 1e-4.
+        "| large | TAR at FAR 1e-03 | verification, folds 1 to 5 of 10; flip on; pairs 3000; folds pooled "
+        "| 0.12000 | uncertain: it rests on the at most 3 nearest of at most 3000 impostor pairs |",
+        "| large | TAR at FAR 1e-04 | verification, folds 1 to 5 of 10; flip on; pairs 3000; folds pooled "
+        "| not decided | not decided: at most 3000 impostor pairs cannot show a FAR of 1e-04 |",
         "By fedface-eval: my-run (bfloat16) on suite.yaml, 2030-01-02T03:04:05+00:00.",
         "| lfw | accuracy | verification, 10 folds; flip on; rule a\\|b "
         "| 0.99783 ± 0.00200 over folds (95 %: 0.99000 to 0.99900) | &lt;n> |",
@@ -123,8 +139,8 @@ def test_the_card_tells_what_the_run_knows_and_no_path(module: IRBackbone, tmp_p
         assert line in card, line
 
 
-def test_a_silos_own_model_has_its_own_figures(module: IRBackbone, tmp_path: Path) -> None:
-    write_run(tmp_path, "strategy=solo")
+def test_a_silos_own_model_has_its_own_figures_data_and_trainer(module: IRBackbone, tmp_path: Path) -> None:
+    write_run(tmp_path, "strategy=solo", "data.silos=[bank,school,shop]", "data.validators=[]", "data.tests=[gate]")
     own = {"bank": {"gate": FIGURES}, "school": {"gate": FIGURES | {"accuracy": 0.875}}}
     write_summary(tmp_path / "summary.json", summary("solo", tests_by_silo=own, weights={}))  # type: ignore[arg-type]
     for silo in own:
@@ -134,26 +150,79 @@ def test_a_silos_own_model_has_its_own_figures(module: IRBackbone, tmp_path: Pat
     assert "0.87500 ±" in card
     assert "0.75000" not in card
     assert "synthetic faces, nobody's" in card
+    told = "1 training (school); school's own model, in which no other of the run's 3 silos has a part"
+    assert f"| Silos | {told} |" in card
+    assert "| Data trained on | school |" in card
+    assert "bank" not in card
 
 
-def test_figures_of_what_was_written_are_the_models_too(checkpoint: Path, tmp_path: Path) -> None:
-    out = tmp_path / "r18.safetensors"
-    arguments = [str(checkpoint), str(out), "--format", "insightface"]
-    main(arguments)
-    digest = open_backbone(out, device="cpu", input_size=SIZE).digest
-    assert digest != open_backbone(checkpoint, device="cpu").digest
-    header = Header("r18", digest, "suite.yaml", "0", (), {}, "now")
-    write_results(tmp_path / "results.json", header, [Figure("lfw", "p", "accuracy", 0.5)], {}, {})
-    main([*arguments, "--force", "--results", str(tmp_path / "results.json")])
-    assert "By fedface-eval: r18 on suite.yaml, now." in out.with_name("r18.safetensors.md").read_text()
+def test_what_the_silos_of_a_deployed_run_had_is_known_to_them_alone(module: IRBackbone, tmp_path: Path) -> None:
+    parties = ("data.silos=[bank]", "data.validators=[gate]", "data.tests=[gate]")
+    write_run(tmp_path, "federation=deploy", "superlink=faces", *parties)
+    write_summary(tmp_path / "summary.json", summary("fedface"))  # type: ignore[arg-type]
+    write_checkpoint(module, tmp_path / "checkpoint.safetensors")
+    main([str(tmp_path), str(tmp_path / "out.safetensors")])
+    card = (tmp_path / "out.safetensors.md").read_text()
+    assert "| Kind of data | known to the silos alone: each had its own, on a machine of its own |" in card
+    assert "synthetic" not in card.partition("## Check of the export")[0]
+
+
+def results_of(model: Path, path: Path, figures: Sequence[Figure] = (), **options: int) -> Path:
+    """Write what an evaluation of a model leaves."""
+    opened = open_backbone(model, device="cpu", **options)
+    found = figures or [Figure("lfw", "p", "accuracy", 0.5)]
+    write_results(path, Header(model.name, opened.digest, "s.yaml", "0", (), {}, "now", opened.weights), found, {}, {})
+    return path
+
+
+def test_results_of_any_export_of_the_model_are_the_models(checkpoint: Path, tmp_path: Path) -> None:
+    kinds = {
+        "in.onnx": (),
+        "out.onnx": ("--preprocessing", "outside", "--opset", "19"),
+        "r18.pth": ("--format", "insightface"),
+        "ir18.safetensors": ("--format", "tface"),
+        "own.safetensors": (),
+    }
+    written = []
+    for name, options in kinds.items():
+        main([str(checkpoint), str(tmp_path / name), *options])
+        size = {} if "onnx" in name or "own" in name else {"input_size": SIZE}
+        written += ["--results", str(results_of(tmp_path / name, tmp_path / f"{name}.json", **size))]
+    digests = {json.loads((tmp_path / f"{name}.json").read_text())["model"]["digest"] for name in kinds}
+    assert len(digests) == 4  # both of TFace's and our own names are the same weights
+    for name, options in kinds.items():
+        main([str(checkpoint), str(tmp_path / f"again-{name}"), *options, *written])
+        card = (tmp_path / f"again-{name}.md").read_text()
+        assert [f"By fedface-eval: {other} " in card for other in kinds] == [True] * 5
+
+
+def test_figures_of_feature_files_stay_off_the_card(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = Figure("lfw", "p", "accuracy", 0.5)
+    foreign = [Figure("ijbc", "1:1", f"TAR at FAR {far}", 0.9, {"features": "theirs.npy"}) for far in ("1e-1", "1e-2")]
+    path = results_of(checkpoint, tmp_path / "results.json", [own, *foreign])
+    main([str(checkpoint), str(tmp_path / "m.safetensors"), "--results", str(path)])
+    printed = capsys.readouterr().out.splitlines()
+    assert "not on the card, for feature files may be any model's: ijbc (theirs.npy)" in printed
+    card = (tmp_path / "m.safetensors.md").read_text()
+    assert "| lfw | accuracy |" in card
+    assert "ijbc" not in card
+    results_of(checkpoint, path, foreign)
+    error = failing([str(checkpoint), str(tmp_path / "n.safetensors"), "--results", str(path)], capsys)
+    assert "results.json: holds figures of feature files alone (ijbc (theirs.npy))" in error
+    assert not (tmp_path / "n.safetensors").exists()
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"model": {"title": "another", "digest": "0"}}, "holds figures of another model (another)"),
-        ({"format": "other"}, "its format is 'other', not 'fedface-evaluation-1'"),
-        ({"figures": 3}, "its format is"),
+        ({"model": {"title": "another", "digest": "0", "weights": "0"}}, "holds figures of another model (another)"),
+        ({"model": {"title": "another", "digest": "0", "weights": ""}}, "holds figures of another model (another)"),
+        ({"model": {"title": "another", "digest": "0"}}, "not an evaluation's results"),
+        ({"format": "other"}, "its format is 'other', not 'fedface-evaluation-2'; evaluate again"),
+        ({"format": 7}, "its fields are of other types"),
+        ({"figures": 3}, "its fields are of other types"),
         ({"suite": None}, "not an evaluation's results"),
         (
             {"figures": [{"benchmark": "lfw"}]},
@@ -165,10 +234,7 @@ def test_figures_of_what_was_written_are_the_models_too(checkpoint: Path, tmp_pa
 def test_results_that_are_not_its_own_are_refused(
     checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, object], said: str
 ) -> None:
-    digest = open_backbone(checkpoint, device="cpu").digest
-    header = Header("m", digest, "suite.yaml", "0", (), {}, "now")
-    path = tmp_path / "results.json"
-    write_results(path, header, [Figure("lfw", "p", "accuracy", 0.5)], {}, {})
+    path = results_of(checkpoint, tmp_path / "results.json")
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     arguments = [str(checkpoint), str(tmp_path / "m.safetensors"), "--results", str(path)]
     assert said in failing(arguments, capsys)

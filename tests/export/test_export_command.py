@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import os
+import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -85,10 +89,48 @@ def test_public_names_are_written_strictly_and_back(
     assert torch.equal(state["body.0.res_layer.1.weight"], ours["stages.0.0.residual.1.weight"])
 
 
-def test_the_same_model_is_written_as_the_same_bytes(checkpoint: Path, tmp_path: Path) -> None:
-    for name in ("a.pth", "b.pth"):
-        main([str(checkpoint), str(tmp_path / name), "--format", "insightface"])
-    assert (tmp_path / "a.pth").read_bytes() == (tmp_path / "b.pth").read_bytes()
+NAMES = ("m.onnx", "m.pth", "public.safetensors", "m.safetensors")
+
+EXPORTS = """
+import sys
+from fedface_flwr.export.command import main
+model, out = sys.argv[1:]
+main([model, f"{out}/m.onnx"])
+main([model, f"{out}/m.pth", "--format", "insightface"])
+main([model, f"{out}/public.safetensors", "--format", "tface"])
+main([model, f"{out}/m.safetensors"])
+"""
+
+
+def test_the_same_model_is_written_as_the_same_bytes_in_every_process(checkpoint: Path, tmp_path: Path) -> None:
+    written = []
+    for seed in ("0", "1", "2"):
+        out = tmp_path / seed
+        out.mkdir()
+        environment = os.environ | {"PYTHONHASHSEED": seed}
+        subprocess.run(
+            [sys.executable, "-c", EXPORTS, str(checkpoint), str(out)], check=True, env=environment, capture_output=True
+        )
+        written.append([(out / f"{name}{end}").read_bytes() for name in NAMES for end in ("", ".md")])
+    assert written[0] == written[1] == written[2]
+
+
+def test_files_have_the_mode_that_the_umask_gives(checkpoint: Path, tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        for name, options in zip(NAMES, ((), ("--format", "tface"), ("--format", "insightface"), ()), strict=True):
+            main([str(checkpoint), str(tmp_path / name), *options])
+    finally:
+        os.umask(before)
+    assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == dict.fromkeys(
+        [f"{name}{end}" for name in NAMES for end in ("", ".md")], 0o640
+    )
+
+
+def test_a_long_name_of_a_file_can_be_written(checkpoint: Path, tmp_path: Path) -> None:
+    out = tmp_path / f"{'m' * 240}.safetensors"
+    main([str(checkpoint), str(out)])
+    assert sorted(tmp_path.iterdir()) == [out, out.with_name(f"{out.name}.md")]
 
 
 def test_nothing_is_overwritten_unless_forced(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import resource
 from pathlib import Path
 
@@ -47,6 +48,18 @@ def test_model_and_metadata_come_back_exactly(path: Path) -> None:
     np.testing.assert_array_equal(state.counters, STATE.counters)
     assert (state.values.dtype, state.counters.dtype) == (np.float32, np.int64)
     assert metadata == {"format": FORMAT, "colour_order": "RGB", "round": "3"}
+
+
+def test_metadata_lie_in_the_file_in_the_order_of_their_keys(path: Path) -> None:
+    metadata = {f"{letter}{number}": "ü" for letter in "zxabq" for number in (10, 2, 1)}
+    save_backbone(path, LAYOUT, STATE, metadata)
+    content = path.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    assert length % 8 == 0
+    header = json.loads(content[8 : 8 + length])
+    assert list(header["__metadata__"].items()) == sorted((metadata | {"format": FORMAT}).items())
+    # The library, which reads whatever it takes to be whole, finds the same.
+    assert load_backbone(path, LAYOUT)[1] == metadata | {"format": FORMAT}
 
 
 def test_the_file_is_a_state_dict_that_plain_torch_can_load(path: Path) -> None:

@@ -28,7 +28,7 @@ from fedface_flwr.dataprep.source import SourceOptions
 from fedface_flwr.dataprep.sources import open_source
 from fedface_flwr.dataprep.sums import read_sums
 from fedface_flwr.dataprep.tfrecord import masked_crc
-from fedface_flwr.dataprep.verifying import unlisted, verify_structure, verify_sums
+from fedface_flwr.dataprep.verifying import KINDS, unlisted, verify_structure, verify_sums
 from fedface_flwr.reporting.bars import Reporter
 
 _PNG = [png(pixels(seed)) for seed in range(4)]
@@ -44,7 +44,7 @@ def source(path: str, **options: str) -> Callable[[Path], None]:
         if count:
             assert opened.labels.min() >= 0
             assert opened.labels.max() < len(opened.identities)
-        assert all(problem.startswith(str(root)) for problem in opened.problems)
+        assert all(problem.startswith(str(root)) for problem in [*opened.problems, *opened.faults])
         json.dumps(opened.stamp())
         opened.key(0) if count else None
         each([partial(opened.read, index) for index in range(count)])
@@ -55,8 +55,9 @@ def source(path: str, **options: str) -> Callable[[Path], None]:
 def _verify(root: Path) -> None:
     opened = open_source(root / "set", SourceOptions())
     inspect(opened, pixels=True, reporter=QUIET)
-    for problem in verify_structure(opened, QUIET):
-        assert problem
+    for failed in verify_structure(opened, QUIET):
+        assert failed.kind in KINDS
+        assert failed.text
 
 
 def _set_with_names(root: Path) -> Sequence[Path]:
@@ -195,7 +196,7 @@ def _sums(root: Path) -> Sequence[Path]:
 def _read_sums(root: Path) -> None:
     sums = read_sums(root / "sums")
     for problem in verify_sums(root / "set", sums, root, QUIET):
-        assert problem.startswith("/")
+        assert problem is None or problem.startswith("/")
     each([lambda: list(verify_sums(root / "set" / "train.rec", sums, root, QUIET))])
     unlisted(root / "set", sums, root)
 

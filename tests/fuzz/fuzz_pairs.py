@@ -185,7 +185,7 @@ _WITH_POINTS = {"format": "list", "file": "list.txt", "landmarks": "points.csv",
 TARGETS = (
     Target("pairs-pack", _pack, pairs({"format": "pack", "file": "toy.bin", "folds": 3}), 200, seeds=_pack_seeds()),
     Target("pairs-lfw", _lfw, pairs({"format": "lfw", "file": "pairs.txt", "images": "lfw"}), 400, words=TEXT),
-    Target("pairs-calfw", _calfw, pairs({"format": "calfw", "file": "pairs.txt", **_IN_IMAGES}), 400, words=TEXT),
+    Target("pairs-calfw", _calfw, pairs({"format": "calfw", "file": "pairs.txt", "images": "images"}), 400, words=TEXT),
     Target("pairs-cfp", _cfp, pairs(_CFP), 400, words=TEXT),
     Target("pairs-csv", lambda root: _table(root, "pairs.csv", _CSV),
            pairs({"format": "csv", "file": "pairs.csv", "images": "images"}), 400, words=TEXT),

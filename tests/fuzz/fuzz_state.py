@@ -109,7 +109,8 @@ _FIGURE = {
 
 def _results(root: Path) -> Sequence[Path]:
     content = {
-        "format": FORMAT, "date": "2026-01-01", "model": {"title": "m", "digest": "ab"}, "suite": {"file": "s.yaml"},
+        "format": FORMAT, "date": "2026-01-01", "suite": {"file": "s.yaml"},
+        "model": {"title": "m", "digest": "cd", "weights": "ab"},
         "figures": [_FIGURE, {**_FIGURE, "value": None, "interval": None, "spread": None}],
     }  # fmt: skip
     (root / "results.json").write_text(json.dumps(content, indent=1))

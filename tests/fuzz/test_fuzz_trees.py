@@ -73,8 +73,8 @@ def read_set(tree: Path) -> None:
 def read_source(path: Path) -> None:
     opened = open_source(path, SourceOptions())
     each([partial(opened.read, index) for index in range(len(opened.labels))])
-    if opened.problems:
-        raise DataError(opened.problems[0])
+    if opened.problems or opened.faults:
+        raise DataError([*opened.problems, *opened.faults][0])
 
 
 @pytest.mark.parametrize("odd", ODD)

@@ -14,10 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from ijb_folder import write_small
 from matplotlib.image import imread
+from omegaconf import OmegaConf
 from PIL import Image
 from safetensors.torch import save_file
 
+from fedface_flwr.compose import compose_config
 from fedface_flwr.data.packs import read_pack
 from fedface_flwr.data.synthetic import SyntheticFaces
 from fedface_flwr.evaluation.embedding import score_pairs
@@ -185,6 +188,16 @@ def test_the_second_protocol_and_the_second_run_embed_nothing(ground: Path, monk
     assert counted[4] == counted[0]
 
 
+def test_a_folder_may_have_as_long_a_name_as_the_file_system_takes(
+    ground: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluate("--only", "table", "-o", "o" * 255)
+    assert results("o" * 255)["failures"] == {}
+    with pytest.raises(SystemExit):
+        evaluate("--only", "table", "-o", "o" * 256)
+    assert "File name too long" in capsys.readouterr().err
+
+
 def test_only_some_benchmarks(ground: Path) -> None:
     evaluate("--only", "table", "-o", "some")
     content = results("some")
@@ -240,7 +253,10 @@ def test_a_benchmark_that_fails_leaves_the_others_figures(ground: Path, capsys: 
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["model.safetensors", "absent.yaml"], "absent.yaml: not a readable YAML file"),
+        (["model.safetensors", "absent.yaml"], "absent.yaml: no such file"),
+        (["model.safetensors"], "SUITE.yaml is missing: fedface-eval model.safetensors SUITE.yaml"),
+        (["images"], "SUITE.yaml is missing: fedface-eval images SUITE.yaml"),
+        (["model.safetensors", "images"], "images: is a folder, not a YAML file"),
         (["absent.safetensors", "suite.yaml"], "absent.safetensors"),
         (["model.safetensors", "suite.yaml", "--only", "lfw"], "has no lfw; it has pack, table"),
         (["model.safetensors", "suite.yaml", "--batch-size", "0"], "--batch-size 0: must be at least 1"),
@@ -261,11 +277,138 @@ def test_what_cannot_be_run_is_said_in_a_line(
     assert not (ground / "evaluation-suite").exists()
 
 
-def test_without_a_model_pairs_say_that_they_need_one(ground: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
+def test_benchmarks_that_need_a_model_are_named_before_anything_is_written(
+    ground: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    several_kinds(ground)
+    before = sorted(ground.rglob("*"))
+    with pytest.raises(SystemExit) as caught:
         command.main(["suite.yaml"])
-    assert "pairs of pictures need a model" in capsys.readouterr().out
-    assert results()["model"] == {"title": "", "digest": ""}
+    assert caught.value.code == 1
+    said = "fedface-eval: pack, rfw, tiny: pictures need a model to embed them; give MODEL, or others by --only\n"
+    assert capsys.readouterr() == ("", said)
+    assert sorted(ground.rglob("*")) == before
+
+
+def test_a_failure_names_its_benchmark_once(ground: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (ground / "images" / "3.png").write_bytes(b"junk")
+    with pytest.raises(SystemExit):
+        evaluate("--only", "table")
+    printed = capsys.readouterr().out
+    assert "table: failed: " in printed
+    assert "table: failed: table" not in printed
+    assert not results()["failures"]["table"].startswith("table")
+
+
+def test_figures_of_feature_files_name_them_and_not_the_model(ground: Path) -> None:
+    several_kinds(ground)
+    evaluate()
+    content = results()
+    files = {"ijbc": "ijbc.npy", "mega": "probes.npy and distractors.npy"}
+    for figure in content["figures"]:
+        assert figure["conditions"].get("features") == files.get(figure["benchmark"])
+        assert ("features" in figure["name"]) == (figure["benchmark"] in files)
+    assert content["sources"] == {"ijbc": "ijbc.npy", "pack": "model", "rfw": "model", "tiny": "model"} | files
+    rows = list(csv.DictReader(io.StringIO(Path("evaluation-suite", "results.csv").read_text())))
+    assert {row["benchmark"] for row in rows if "features=" in row["conditions"]} == set(files)
+    page = Path("evaluation-suite", "report.html").read_text()
+    assert "features: ijbc.npy" in page
+    assert "not of this model: ijbc (ijbc.npy), mega (probes.npy and distractors.npy)." in page
+
+
+def test_a_model_that_no_benchmark_embeds_with_is_not_what_the_results_are_of(
+    ground: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    several_kinds(ground)
+    evaluate("--only", "mega", "ijbc")
+    assert "model.safetensors: not used, for every benchmark brings feature files" in capsys.readouterr().out
+    assert results()["model"] == {"title": "", "digest": "", "weights": ""}
+    assert "<h1>Evaluation of feature files</h1>" in Path("evaluation-suite", "report.html").read_text()
+
+
+def test_open_set_curves_are_drawn_and_a_failed_task_keeps_the_others_figures(
+    ground: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = write_small(ground / "ijb")
+    text = "{name: c, kind: ijb, protocol: C, meta: ijb/meta, features: ijb/features.npy, tasks: ['1:1', '1:N']}"
+    (ground / "suite.yaml").write_text(f"benchmarks: [{text}]")
+    command.main(["suite.yaml"])
+    assert imread(Path("evaluation-suite", "plots", "tpir.png")).std() > 0
+    curves = json.loads(Path("evaluation-suite", "curves.json").read_text())["curves"]
+    assert {curve["label"] for curve in curves if curve["kind"] == "tpir"} >= {"N1D1F1, G1", "N1D1F1, G2"}
+    (small.meta / "ijbc_1N_probe_mixed.csv").write_text("TEMPLATE_ID,SUBJECT_ID\n")
+    with pytest.raises(SystemExit) as caught:
+        command.main(["suite.yaml"])
+    assert caught.value.code == 1
+    assert "c 1:N could not be run" in capsys.readouterr().err
+    content = results()
+    assert list(content["failures"]) == ["c 1:N"]
+    assert {figure["protocol"] for figure in content["figures"]} == {"IJB-C 1:1"}
+
+
+def write_run(folder: Path, *overrides: str) -> None:
+    """Leave what a run leaves: its configuration and its model."""
+    config = compose_config(overrides, {"run.dir": str(folder), "run.token": "t", "run.launched": 0.0})
+    folder.mkdir(parents=True)
+    OmegaConf.save(OmegaConf.create(json.loads(config.to_json())), folder / "config.yaml")
+    save(folder / "checkpoint.safetensors")
+
+
+FILES = ("data=faces", "data.silos=[a]", "data.tests=[]")
+DEPLOYED = ("federation=deploy", "superlink=s", "data.silos=[a]", "data.tests=[]")
+SAID = {
+    "first": "folds 1 to 5 of 10 of toy.bin steered the averaging weights of this model",
+    "second": "folds 6 to 10 of 10 of toy.bin steered the averaging weights of this model",
+}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "note"),
+    [
+        ((*FILES, "data.validators=[gate.bin]", "data.fold_half=first"), SAID["first"]),
+        ((*FILES, "data.validators=[gate.bin]", "data.fold_half=second"), SAID["second"]),
+        ((*FILES, "data.validators=[gate.bin]", "strategy=fedavg"), ""),
+        # Of this name, but another pack: content decides where it can be had.
+        ((*FILES, "data.validators=[other/toy.bin]"), ""),
+        (
+            (*FILES, "data.validators=[gone/toy.bin]", "data.fold_half=first"),
+            "folds 1 to 5 of 10 of validator toy, by its name this pack, steered the averaging weights of this model",
+        ),
+        (
+            (*DEPLOYED, "data.validators=[toy]", "data.fold_half=first"),
+            "folds 1 to 5 of 10 of validator toy, by its name this pack, steered the averaging weights of this model",
+        ),
+        (("data.silos=[a]", "data.validators=[toy]", "data.tests=[]"), ""),
+    ],
+)
+def test_packs_that_steered_the_weights_are_told(
+    ground: Path, capsys: pytest.CaptureFixture[str], overrides: tuple[str, ...], note: str
+) -> None:
+    (ground / "other").mkdir()
+    (ground / "gate.bin").write_bytes((ground / "toy.bin").read_bytes())
+    (ground / "other" / "toy.bin").write_bytes(pickle.dumps((faces()[0][:20], faces()[1][:10])))
+    write_run(ground / "run", f"data.root={ground}", *overrides)
+    command.main(["run", "suite.yaml", "--device", "cpu"])
+    content, printed = results(), capsys.readouterr().out
+    for figure in content["figures"]:
+        told = bool(note) and figure["benchmark"] == "pack"
+        assert figure["note"].endswith(note) if told else "steered" not in figure["note"]
+    page = Path("evaluation-suite", "report.html").read_text()
+    # Once for each of the benchmark's two tables.
+    assert printed.count("steered the") == page.count("steered the") == 2 * bool(note)
+
+
+def test_where_nobody_bounds_the_lines_a_figure_takes_one(
+    ground: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS")
+    evaluate("--only", "table")
+    lines = capsys.readouterr().out.splitlines()
+    accuracy = value(results(), "table", "accuracy", threshold_rule="exact")
+    shown = [line for line in lines if line.strip().startswith("accuracy (threshold rule exact")]
+    assert len(shown) == 1
+    assert f"{100 * accuracy['value']:.3f}%" in shown[0]
+    assert 80 < max(map(len, lines)) < 250
 
 
 def test_an_interruption_is_said_in_a_line(
@@ -339,7 +482,7 @@ def test_a_suite_of_features_needs_no_model(ground: Path) -> None:
     several_kinds(ground)
     command.main(["suite.yaml", "--only", "mega", "ijbc"])
     content = results()
-    assert content["model"] == {"title": "", "digest": ""}
+    assert content["model"] == {"title": "", "digest": "", "weights": ""}
     assert content["failures"] == {}
     assert {figure["benchmark"] for figure in content["figures"]} == {"ijbc", "mega"}
 

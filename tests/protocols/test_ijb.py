@@ -102,8 +102,19 @@ def slow_tpir(found: list[tuple[int, float, float]], target: float) -> float:
 
 
 def test_identification_in_each_gallery_their_mean_and_merged(tmp_path: Path) -> None:
-    small = write_small(tmp_path, noise=1.5)
+    # 204 probes, of which 102 have no mate in a gallery: enough for an FPIR of 0.01.
+    small = write_small(tmp_path, subjects=68, noise=1.5)
     outcome = run(small, tasks=["1:N"], flags=["N1D1F1", "N0D0F0"])
+    curves = [(curve.kind, curve.label) for curve in outcome.curves if curve.label.startswith("N1D1F1")]
+    names = ("G1", "G2", "merged")
+    assert sorted(curves) == [("cmc", f"N1D1F1, {n}") for n in names] + [("tpir", f"N1D1F1, {n}") for n in names[:2]]
+    for curve in outcome.curves:
+        if curve.kind == "tpir":
+            flags, gallery = curve.label.split(", ")
+            searches = slow_ranks(pooled(small, flags), small, small.galleries[gallery])
+            assert (curve.x[0], curve.x[1]) == (0, 1 / 102)
+            for fpir, tpir in zip(curve.x[::20], curve.y[::20], strict=True):
+                assert tpir == slow_tpir(searches, fpir)
     assert len({figure.full_name for figure in outcome.figures}) == len(outcome.figures) == 2 * 4 * 5
     for flags in ("N1D1F1", "N0D0F0"):
         features = pooled(small, flags)
@@ -139,6 +150,35 @@ def test_identification_in_each_gallery_their_mean_and_merged(tmp_path: Path) ->
             expected = sum(mate > threshold for _, mate, _ in both) / len(both)
             told = {"N/D/F": flags, "gallery": "merged", "FPIR of": "pairs of strangers, pooled"}
             assert value(outcome, f"TPIR at FPIR {target:g}", **told) == expected
+
+
+def test_a_fpir_that_the_searches_cannot_show_is_not_told(tmp_path: Path) -> None:
+    """18 of 36 probes have no mate in a gallery: at 0.1 one may pass, at 0.01 none; of all probes 3 and none."""
+    outcome = run(write_small(tmp_path), tasks=["1:N"], flags="N1D1F1")
+    by_name = {(figure.metric[-4:].strip(), figure.conditions["gallery"]): figure for figure in outcome.figures}
+    for gallery in ("G1", "G2"):
+        assert math.isnan(by_name["0.01", gallery].value)
+        assert by_name["0.01", gallery].note == "not decided: 18 non-mated searches cannot show an FPIR of 1e-02"
+        assert by_name["0.1", gallery].note == "uncertain: it rests on the 1 nearest of 18 non-mated searches"
+        assert by_name["0.1", gallery].value >= 0
+    mean = by_name["0.01", "mean of G1 and G2"]
+    assert math.isnan(mean.value)
+    assert mean.note.startswith("G1: not decided: 18 non-mated searches")
+    assert by_name["0.01", "merged"].note == "not decided: 36 probes cannot show an FPIR of 1e-02"
+    assert by_name["0.1", "merged"].note == "uncertain: it rests on the 3 nearest of 36 probes"
+
+
+def test_a_task_that_cannot_be_run_leaves_the_others_figures(tmp_path: Path) -> None:
+    small = write_small(tmp_path)
+    probes = small.meta / "ijbc_1N_probe_mixed.csv"
+    probes.write_text(probes.read_text().splitlines()[0] + "\n")
+    outcome = run(small, tasks=["1:1", "1:N"], flags="N1D1F1")
+    alone = run(small, flags="N1D1F1")
+    np.testing.assert_array_equal([f.value for f in outcome.figures], [f.value for f in alone.figures])
+    assert list(outcome.failures) == ["1:N"]
+    assert "ijbc_1N_probe_mixed.csv" in outcome.failures["1:N"]
+    with pytest.raises(DataError, match=r"ijbc_1N_probe_mixed\.csv"):
+        run(small, tasks=["1:N"], flags="N1D1F1")
 
 
 class ColourEmbedder:

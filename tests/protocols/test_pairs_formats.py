@@ -307,6 +307,30 @@ def test_tables_that_break_the_form(album: Path, text: str, reason: str) -> None
         pairs_of(album, format="csv", file="pairs.csv", images="images")
 
 
+def test_a_list_with_folds_of_its_own_takes_no_number_of_folds(tmp_path: Path) -> None:
+    own = r"pairs\.txt: has folds of its own; leave out the option folds"
+    write_lfw(tmp_path, FOLDS)
+    with pytest.raises(DataError, match=own):
+        pairs_of(tmp_path, format="lfw", file="pairs.txt", images="lfw", folds=2)
+    write_calfw(tmp_path, [*range(1, 11), *[0] * 10])
+    assert pairs_of(tmp_path, format="calfw", file="pairs.txt", images="images", folds=None).folds == 10
+    with pytest.raises(DataError, match=own):
+        pairs_of(tmp_path, format="calfw", file="pairs.txt", images="images", folds=10)
+    write_cfp(tmp_path, {"01": ("1,1", "1,2"), "02": ("2,2", "2,1")})
+    with pytest.raises(ConfigError, match="no such option: folds"):
+        pairs_of(tmp_path, format="cfp", folder=".", protocol="FP", folds=2)
+
+
+def test_lists_without_folds_of_their_own_have_ten_unless_asked(tmp_path: Path) -> None:
+    same, differ = "Ann_Lee\t1\t2", "Ann_Lee\t1\tBob\t3"
+    write_lfw(tmp_path, ["10", *[same] * 10, *[differ] * 10])
+    pairs = pairs_of(tmp_path, format="lfw", file="pairs.txt", images="lfw")
+    assert pairs.fold.tolist() == [*range(10), *range(10)]
+    write_calfw(tmp_path, [1, 0] * 10)
+    pairs = pairs_of(tmp_path, format="calfw", file="pairs.txt", images="images")
+    assert pairs.fold.tolist() == [fold for fold in range(10) for _ in range(2)]
+
+
 def test_a_table_with_folds_takes_no_number_of_folds(album: Path) -> None:
     (album / "pairs.csv").write_text("left,right,same,fold\na.png,b.png,1,1\na.png,c.png,0,2\n")
     with pytest.raises(DataError, match="leave out the option folds"):
@@ -373,7 +397,8 @@ def test_pictures_that_are_not_square_need_points_and_are_aligned_by_them(tmp_pa
     (tmp_path / "list.txt").write_text("1 a.png b.png\n0 a.png b.png\n")
     plain = {"format": "list", "file": "list.txt", "images": "images", "folds": 2}
     unaligned = pairs_of(tmp_path, **plain).pictures
-    with pytest.raises(DataError, match=r"a\.png: the image is 150x120; aligned faces are square"):
+    advice = r"align it first \(fedface-data align\), or give five points by the benchmark's option landmarks"
+    with pytest.raises(DataError, match=rf"a\.png: the image is 150x120; aligned faces are square, so {advice}"):
         unaligned.pixels(*unaligned.read(0)[:1], 0, 112, unaligned.read(0)[1])
     # The template shifted by whole pixels: the crop is the same pixels, shifted back.
     points_table(tmp_path, {"a.png": TEMPLATE + np.array([20, 5]), "b.png": TEMPLATE + np.array([3, 1])})

@@ -75,6 +75,14 @@ def test_a_file_that_is_no_suite_is_named(tmp_path: Path, text: str, reason: str
     assert str(caught.value).startswith(f"{path}: ")
 
 
+def test_an_error_of_yaml_names_file_and_line(tmp_path: Path) -> None:
+    for text in ("benchmarks:\n- {name: a\n", "benchmarks: []\nbenchmarks: []\n", "a: &a 1\nb: *a\n"):
+        with pytest.raises(ConfigError) as caught:
+            read_suite(write(tmp_path, text))
+        assert 'in "suite.yaml", line ' in str(caught.value)
+        assert "unicode string" not in str(caught.value)
+
+
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="nowhere"):
         read_suite(tmp_path / "nowhere.yaml")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.image import imread
 from rich.console import Console
 
@@ -65,6 +66,25 @@ def test_the_terminals_table_joins_what_is_not_decided() -> None:
     assert "TAR at FAR 1e-05, TAR at FAR 1e-06" in printed
     assert "not decided: few [pairs]" in printed
     assert "ijb <c>: 1:1" in printed
+
+
+def test_what_all_notes_of_a_group_say_is_said_once(tmp_path: Path) -> None:
+    steered = "folds 1 to 5 steered the weights"
+    figures = [
+        Figure("lfw", "mean", "accuracy", 0.5, note=steered),
+        Figure("lfw", "mean", "TAR at FAR 1e-03", 0.25, note=f"uncertain: few; {steered}"),
+        Figure("cfp", "mean", "accuracy", 0.5, note="alone"),
+    ]
+    lfw, cfp = grouped(figures)
+    assert (lfw.remark, [lfw.own_note(figure) for figure in lfw.figures]) == (steered, ["", "uncertain: few"])
+    assert (cfp.remark, cfp.own_note(cfp.figures[0])) == ("", "alone")
+    file = io.StringIO()
+    Console(file=file, width=200).print(results_table(figures))
+    assert file.getvalue().count(steered) == 1
+    page = write_evaluation(tmp_path, HEADER, figures, (), {}, {}).read_text()
+    assert page.count(f'<p class="note">{steered}.</p>') == page.count(steered) == 1
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "results.csv").read_text())))
+    assert [row["note"] for row in rows] == [steered, f"uncertain: few; {steered}", "alone"]
 
 
 def test_files_hold_every_figure_with_nan_as_nothing(tmp_path: Path) -> None:
@@ -122,6 +142,25 @@ def test_panels_are_benchmarks_and_lines_are_curves() -> None:
     far, frr = figures["det"].axes[0].lines[0].get_data()
     np.testing.assert_allclose(far, probit(np.array([1e-3, 1e-2, 0.5])))
     np.testing.assert_allclose(frr, probit(np.array([0.375, 0.25, 0.125])))
+
+
+def test_many_curves_are_shared_out_over_panels_and_no_legend_covers_any() -> None:
+    labels = [
+        f"gallery {gallery}, flip added, detector weights, media of equal weight {at}"
+        for gallery in (1, 2)
+        for at in range(12)
+    ]
+    curves = [*(curve("cmc", "ijb", label) for label in labels), curve("cmc", "tinyface")]
+    figure = evaluation_figures(curves)["cmc"]
+    FigureCanvasAgg(figure).draw()
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles == ["ijb (1 of 3)", "ijb (2 of 3)", "ijb (3 of 3)", "tinyface"]
+    assert [line.get_label() for axes in figure.axes for line in axes.lines] == [*labels, "flip added"]
+    assert [len(axes.lines) for axes in figure.axes] == [8, 8, 8, 1]
+    for place, axes in zip(figure.subfigs, figure.axes, strict=False):
+        (legend,) = place.legends
+        assert not legend.get_window_extent().overlaps(axes.get_tightbbox())
+        assert figure.bbox.contains(*legend.get_window_extent().min)
 
 
 def test_probit_is_the_normal_distributions_quantile() -> None:

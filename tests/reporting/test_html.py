@@ -84,7 +84,7 @@ def test_a_report_is_one_page_with_every_figure(tmp_path):
         "fedface trained on 2 silos (celeba and fiw) for 4 rounds of 10 steps and reaches a verification "
         "accuracy of 75.0% on lfw." in page.text
     )
-    assert ["lfw", "75.00% ± 1.25%", "12.0%", "–", "0.8500", "3000"] in page.rows
+    assert ["lfw", "75.00% ± 1.25%", "12.0% (uncertain)", "not decided", "0.8500", "3000"] in page.rows
     assert "Accuracy with flip, mean ± std over 5 folds" in page.text
     # 4 rounds of 0.3 MB down; the summary counts what was sent.
     assert ["celeba", "5.000", "2.5", "1.2", "50.0%"] in page.rows

@@ -33,6 +33,14 @@ SILOS = ["celeba", "fiw"]
         (validation_event(7, SILOS, 2, 5.0), "validation 7  lfw 66.0%  best 2 of 3"),
         (
             {"event": "test", "model": "global", "pack": "lfw", **figures()},
+            "test lfw (global model)  accuracy 75.0% ± 1.2%  TAR at FAR 1e-3 12.0% (uncertain)",
+        ),
+        (
+            {"event": "test", "model": "global", "pack": "lfw", **figures(), "pairs": 999},
+            "test lfw (global model)  accuracy 75.0% ± 1.2%  TAR at FAR 1e-3 not decided",
+        ),
+        (
+            {"event": "test", "model": "global", "pack": "lfw", **figures(), "pairs": 10_000},
             "test lfw (global model)  accuracy 75.0% ± 1.2%  TAR at FAR 1e-3 12.0%",
         ),
         ({"event": "warning", "message": "silo b is late"}, "warning: silo b is late"),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fedface_flwr.errors import DataError
-from fedface_flwr.reporting.summary import read_summary, write_summary
+from fedface_flwr.reporting.summary import read_summary, tar_and_doubt, write_summary
 
 Fields = dict[str, Any]
 
@@ -88,3 +88,20 @@ def test_reading_checks_the_file(tmp_path):
     path.write_text("[]")
     with pytest.raises(DataError, match="found list"):
         read_summary(path)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "far", "rate", "doubt"),
+    [
+        (999, 1e-3, None, "not decided"),
+        (1000, 1e-3, 0.12, "uncertain"),
+        (9999, 1e-3, 0.12, "uncertain"),
+        (10_000, 1e-3, 0.12, ""),
+        # Decided, but not known: there is nothing to doubt.
+        (20_000, 1e-4, None, ""),
+        (float("inf"), 1e-3, None, "not decided"),
+    ],
+)
+def test_a_rate_is_doubted_where_all_pairs_together_could_not_show_it(pairs, far, rate, doubt):
+    found, note = tar_and_doubt(figures() | {"pairs": pairs}, far)
+    assert (found, note.partition(":")[0]) == (rate, doubt)
