@@ -274,6 +274,10 @@ class WireConfig:
         )
 
 
+LONGEST_WAIT = 1e8
+"""Seconds, some three years: above what anybody waits, and below what a clock of threads takes."""
+
+
 @dataclass(frozen=True)
 class FederationConfig:
     """Simulated or deployed, how many processes a simulation has, where they compute, and what the server waits for."""
@@ -298,8 +302,13 @@ class FederationConfig:
         _require(self.actors >= 0, "federation.actors", self.actors, "must not be negative; 0 is one a party")
         _require(self.threads >= 1, "federation.threads", self.threads, "must be at least 1")
         _require(self.gpus >= 0, "federation.gpus", self.gpus, "must not be negative")
-        _require(self.start_timeout > 0, "federation.start_timeout", self.start_timeout, "must be positive")
-        _require(self.round_timeout > 0, "federation.round_timeout", self.round_timeout, "must be positive")
+        for name, seconds in (("start_timeout", self.start_timeout), ("round_timeout", self.round_timeout)):
+            _require(
+                0 < seconds <= LONGEST_WAIT,
+                f"federation.{name}",
+                seconds,
+                f"must be positive, {LONGEST_WAIT:g} at most",
+            )
         _require(self.min_trainers >= 0, "federation.min_trainers", self.min_trainers, "must not be negative")
         ratio = self.max_update_ratio
         _require(ratio == 0 or ratio > 1, "federation.max_update_ratio", ratio, "must be above 1, or 0 for no limit")

@@ -23,6 +23,14 @@ ASK_AGAIN = 60.0
 ROUND_WAITS = 15.0
 """Seconds that a round waits for a node that has come since the last one to say for whom it acts."""
 
+UNANSWERED = (
+    ErrorCode.MESSAGE_UNAVAILABLE,
+    ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
+    ErrorCode.NODE_UNAVAILABLE,
+    ErrorCode.CLIENT_APP_CRASHED,
+)
+"""What the SuperLink says of a question that ended with its node or ClientApp, or was too old when that came back."""
+
 
 class Link:
     """The federation's parties by name.
@@ -112,6 +120,8 @@ class Link:
         asked = {number: m for m in messages if (number := self._push(m))}
         faults = []
         for reply in Exchange(self, timeout, asked):
+            if reply.has_error() and reply.error.code in UNANSWERED:
+                continue
             # An error may come from the SuperLink itself: only the question tells the node.
             node = asked[reply.metadata.reply_to_message_id].metadata.dst_node_id
             try:

@@ -95,15 +95,19 @@ def stop(options: argparse.Namespace) -> None:
 
 def warm(options: argparse.Namespace) -> None:
     """Write a flwr-clientapp into DIR: with DIR first on its PATH, a SuperNode's ClientApps have Flower imported."""
-    folder = options.dir.absolute()
+    folder = options.dir.resolve()
+    if os.pathsep in str(folder):
+        raise FedFaceError(f"{folder}: a folder on PATH cannot have {os.pathsep!r} in its name")
     ServiceFolder(folder).make_private()
     beside = Path(sys.executable).with_name(COMMAND)
-    others = [entry for entry in os.get_exec_path() if Path(entry).absolute() != folder]
+    others = [entry for entry in os.get_exec_path() if Path(entry).resolve() != folder]
     command = str(beside) if beside.exists() else shutil.which(COMMAND, path=os.pathsep.join(others))
     if command is None:
         raise FedFaceError(f"{COMMAND} is neither beside {sys.executable} nor on PATH; is Flower installed?")
     try:
-        print(install(str(folder), command))
+        path = install(str(folder), command)
+        # As bytes: a path is any.
+        sys.stdout.buffer.write(os.fsencode(path) + b"\n")
     except OSError as error:
         raise FedFaceError(f"{folder / COMMAND}: cannot be written ({error.strerror})") from error
 

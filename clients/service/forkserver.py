@@ -15,7 +15,8 @@ step       who                            bytes
 =========  =============================  ======================================================================
 request    caller                         length, JSON of :class:`Request`; standard files along
 ready      fork server                    ``R``
-go         caller                         ``G``: from here on the message is the fork's alone
+go         caller                         ``G``: it has not lost its patience
+forked     fork; fork server if it failed ``F``: from here on the message is the fork's alone; ``N``: the caller's own
 signals    caller, at any time            the number of a signal that it got, one byte each
 status     fork server                    the fork's exit status, four bytes
 =========  =============================  ======================================================================
@@ -25,6 +26,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import json
 import os
 import select
@@ -46,12 +48,14 @@ SOCKET, LOCK, LOG = "forkserver.sock", "forkserver.lock", "forkserver.log"
 FOLLOWED = "FEDFACE_SUPEREXEC"
 """Environment variable by which a fork knows the SuperExec that its caller is a child of."""
 
-READY, GO = b"R", b"G"
+READY, GO, FORKED, NOT_FORKED = b"R", b"G", b"F", b"N"
 LENGTH = struct.Struct("!I")
 STATUS = struct.Struct("!i")
 LONGEST_REQUEST = 16 << 20
 # A fork server answers in milliseconds unless the machine is out of breath; a caller says all it has to say at once.
-READY_WITHIN, SAYS_WITHIN = 5.0, 5.0
+READY_WITHIN, SAYS_WITHIN = 5.0, 4.0
+LOOKS_EVERY = 5
+"""Seconds between two looks whether the socket is still there."""
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 
 
@@ -60,7 +64,14 @@ PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 
 def call(folder: str, entry: str, command: str, arguments: list[str]) -> NoReturn:
     """Have a fork do what ``command`` would do with these arguments, or become that command."""
-    connection = _ask(folder, entry, [command, *arguments])
+    _open_standard_files()
+    connection = None
+    # Only for a SuperExec that lives, and says so, is there a fork server: it is to end with that one.
+    if _option(arguments, "--parent-pid") == str(os.getppid()):
+        try:
+            connection = _ask(folder, entry, [command, *arguments])
+        except OSError as error:
+            print(f"{command}: started anew, for {folder} has no fork server ({error})", file=sys.stderr, flush=True)
     if connection is None:
         os.execv(command, [command, *arguments])
     status = b""
@@ -78,8 +89,27 @@ def call(folder: str, entry: str, command: str, arguments: list[str]) -> NoRetur
     os._exit(number)
 
 
+def _option(arguments: list[str], name: str) -> str | None:
+    return dict(itertools.pairwise(arguments)).get(name)
+
+
+def _open_standard_files() -> None:
+    """Open those that are closed, or the connection would take the place of one and go along as such."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+
+
 def _ask(folder: str, entry: str, argv: list[str]) -> socket.socket | None:
-    """Return the connection to a fork server that has promised a fork, or None if there is none to be had."""
+    """Return the connection to a fork server once there is a fork, or None if there is none to be had.
+
+    Raises
+    ------
+    OSError
+        If none can be asked for or started.
+    """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(READY_WITHIN)
     try:
@@ -88,22 +118,23 @@ def _ask(folder: str, entry: str, argv: list[str]) -> socket.socket | None:
     except (FileNotFoundError, ConnectionRefusedError):
         _start(folder, entry)
         return None
-    except OSError:
-        return None
     fields = {"argv": argv, "environment": dict(os.environ), "folder": os.getcwd(), "parent": os.getppid()}
     request = json.dumps(fields).encode()
-    try:
+    # A server that goes away, or is halted, is done without.
+    with contextlib.suppress(ConnectionError, TimeoutError):
         socket.send_fds(connection, [LENGTH.pack(len(request))], [0, 1, 2])
         connection.sendall(request)
         if connection.recv(1) != READY:
             return None
+        connection.sendall(GO)
+        # It has promised, and a second process must not do the same.
+        connection.settimeout(None)
+        if connection.recv(1) != FORKED:
+            return None
         for number in PASSED_ON:
             signal.signal(number, _pass_on(connection))
-        connection.sendall(GO)
-    except OSError:
-        return None
-    connection.settimeout(None)
-    return connection
+        return connection
+    return None
 
 
 def _pass_on(connection: socket.socket) -> Callable[[int, FrameType | None], None]:
@@ -119,17 +150,20 @@ def _pass_on(connection: socket.socket) -> Callable[[int, FrameType | None], Non
 def _start(folder: str, entry: str) -> None:
     """Start a fork server as a process that is nobody's child and ends with our parent; its log says if it cannot."""
     parent = os.getppid()
+    # Not the caller's files: whoever reads what it prints waits for its end.
+    log = os.open(os.path.join(folder, LOG), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     if child := os.fork():
+        os.close(log)
         os.waitpid(child, 0)
         return
-    os.setsid()
-    if os.fork():
+    try:
+        os.setsid()
+        if not os.fork():
+            for number, file in enumerate((os.open(os.devnull, os.O_RDONLY), log, log)):
+                os.dup2(file, number)
+            os.execv(sys.executable, [sys.executable, "-P", __file__, "serve", folder, str(parent), entry])
+    finally:
         os._exit(0)
-    # Not the caller's files: whoever reads what it prints waits for its end.
-    log = os.open(os.path.join(folder, LOG), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    for number, file in enumerate((os.open(os.devnull, os.O_RDONLY), log, log)):
-        os.dup2(file, number)
-    os.execv(sys.executable, [sys.executable, "-P", __file__, "serve", folder, str(parent), entry])
 
 
 # The fork server.
@@ -177,18 +211,27 @@ def serve(folder: str, follow: int, entry: str) -> Callable[[], int | str | None
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return None
-    task = _import(entry)
     with _Folder(folder) as opened:
         path = opened.path(SOCKET)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
+        # Before the imports: where this fails, nothing is lost but that.
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.bind(path)
         os.chmod(path, 0o600)
+        own = os.stat(path)
+
+        def reachable() -> bool:
+            with contextlib.suppress(FileNotFoundError):
+                return os.path.samestat(os.stat(path), own)
+            return False
+
+        task = _import(entry)
         listener.listen(64)
-        request = _ForkServer(listener, follow, followed, lock).run()
+        request = _ForkServer(listener, follow, followed, lock).run(reachable)
         if request is None:
-            os.unlink(path)
+            if reachable():
+                os.unlink(path)
             return None
     _become(request)
     return task
@@ -206,11 +249,12 @@ class _ForkServer:
         for file in (listener.fileno(), followed):
             self._poll.register(file, select.POLLIN)
 
-    def run(self) -> Request | None:
+    def run(self, reachable: Callable[[], bool]) -> Request | None:
         """Return what a fork, which this process then is, shall be; None at the end."""
         while True:
-            ready = [file for file, _ in self._poll.poll()]
-            if self._followed in ready:
+            ready = [file for file, _ in self._poll.poll(LOOKS_EVERY * 1000)]
+            # Without its socket, nobody asks it and nobody can start another.
+            if self._followed in ready or not (ready or reachable()):
                 return None
             for file in ready:
                 if file in self._callers:
@@ -222,25 +266,54 @@ class _ForkServer:
 
     def _take(self) -> Request | None:
         """Take one caller; return its request in its fork."""
-        connection, _ = self._listener.accept()
+        try:
+            connection, _ = self._listener.accept()
+        except OSError as error:
+            print(f"a caller cannot be taken: {error}", file=sys.stderr, flush=True)
+            # Out of files: others must come free first.
+            select.select([], [], [], 0.1)
+            return None
         connection.settimeout(SAYS_WITHIN)
         try:
             request = _receive(connection)
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             connection.close()
             return None
         # Another SuperExec's message would be given up with ours, which is about to end.
         if request.parent != self._parent or not _agree(connection):
             connection.close()
-        elif not (fork := os.fork()):
-            self._forget()
-            connection.close()
+        elif self._fork(connection) == 0:
             return request
-        else:
-            self._note(connection, fork)
         for file in request.files:
             os.close(file)
         return None
+
+    def _fork(self, connection: socket.socket) -> int:
+        """Fork for a caller; return 0 in the fork, -1 if there is none."""
+        try:
+            # Kept free for the fork's own file, which must not fail once the fork lives.
+            spare = os.dup(self._lock)
+            try:
+                fork = os.fork()
+            finally:
+                os.close(spare)
+        except OSError as error:
+            print(f"cannot fork: {error}", file=sys.stderr, flush=True)
+            with contextlib.suppress(OSError):
+                connection.sendall(NOT_FORKED)
+            connection.close()
+            return -1
+        if fork:
+            self._note(connection, fork)
+            return fork
+        self._forget()
+        try:
+            connection.sendall(FORKED)
+        except OSError:
+            # The caller was killed.
+            os._exit(1)
+        connection.close()
+        return 0
 
     def _note(self, connection: socket.socket, fork: int) -> None:
         handle = os.pidfd_open(fork)
@@ -265,7 +338,9 @@ class _ForkServer:
         except OSError:
             numbers = b""
         for number in numbers or bytes([signal.SIGKILL]):
-            signal.pidfd_send_signal(handle, number)
+            # It may have ended meanwhile.
+            with contextlib.suppress(OSError, ValueError):
+                signal.pidfd_send_signal(handle, number)
         if not numbers:
             # It stays open, so that its number is no other caller's, until the fork has ended.
             self._poll.unregister(caller)
@@ -373,9 +448,13 @@ def install(folder: str, command: str, entry: str = ENTRY) -> str:
     words = [sys.executable, "-I", "-S", os.path.abspath(__file__), "call", folder, entry, command]
     path = os.path.join(folder, COMMAND)
     temporary = f"{path}.{os.getpid()}.tmp"
-    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o700), "w") as file:
-        file.write(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
-    os.replace(temporary, path)
+    try:
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o700), "wb") as file:
+            file.write(os.fsencode(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n'))
+        os.replace(temporary, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
     return path
 
 

@@ -126,7 +126,8 @@ def supernode_pid() -> int | None:
     A SuperNode starts a SuperExec, which starts a process for each message, or has it forked. In a container it may be
     process 1.
     """
-    process = int(os.environ.get(FOLLOWED, os.getppid()))
+    followed = os.environ.get(FOLLOWED, "")
+    process = int(followed) if followed.isdecimal() else os.getppid()
     while process > 0:
         try:
             words = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")

@@ -4,6 +4,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+from flwr.app import Error, Message
 from grid import PartyGrid, SilenceError, deployed_node, tiny_config
 
 from clients.adapter import read_reply
@@ -11,7 +12,7 @@ from clients.contract import PREPARE, write_request
 from fedface_flwr.errors import ProtocolError
 from fedface_flwr.training.backbone import build_backbone
 from fedface_flwr.training.flat import FlatModel
-from strategies.link import Link
+from strategies.link import UNANSWERED, Link
 
 
 @pytest.fixture
@@ -182,6 +183,19 @@ def test_a_bad_node_that_comes_stays_out_and_does_not_keep_out_the_good_one_besi
         assert read_reply(reply)[1] == {"samples": 24}
         # They are known, and not asked again.
         assert link.refresh(60) == []
+
+
+def test_a_node_whose_question_was_lost_is_asked_again(config):
+    losses = list(UNANSWERED)
+
+    def lose(message, reply):
+        return Message(Error(losses.pop(), "gone"), reply_to=message) if losses else reply
+
+    with PartyGrid(config) as grid:
+        grid.after[""] = lose
+        link_to(grid, config).discover(60)
+        assert len(grid.sent) == len(config.parties) + len(UNANSWERED)
+    assert losses == []
 
 
 def test_a_party_that_comes_back_before_its_old_node_has_gone_is_taken_when_that_goes(config, layout, tmp_path):

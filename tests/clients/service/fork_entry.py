@@ -17,7 +17,7 @@ def run() -> int:
     """Write what this process is to the file that it is told, then do what it is told; return its exit status."""
     global seen
     seen += 1
-    _, path, what = sys.argv
+    path, what = sys.argv[1:3]
     state = {
         "pid": os.getpid(),
         "parent": os.getppid(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -55,7 +56,7 @@ class Site:
         self._count += 1
         result = self.results / str(self._count)
         process = subprocess.Popen(
-            [*before, self.command, str(result), what],
+            [*before, self.command, str(result), what, "--parent-pid", str(os.getpid())],
             env={**os.environ, "PYTHONPATH": str(HERE), **environment},
             cwd=self.results,
             stdin=subprocess.PIPE,
@@ -215,7 +216,7 @@ def test_after_the_fork_servers_death_the_command_itself_is_run_and_another_serv
 
 def test_a_fork_server_ends_with_the_process_it_follows(site: Site) -> None:
     # The callers' parent is the shell, which then waits for its input's end.
-    parent, result = site.start("0", "sh", "-c", '"$0" "$@"; read line; "$0" "$@"; cat')
+    parent, result = site.start("0", "sh", "-c", '"$0" "$@" --parent-pid $$; read line; "$0" "$@" --parent-pid $$; cat')
     eventually(site.listens)
     assert site.call("0")[:2] == (9, None), "forked for the child of another process than it follows"
     assert parent.stdin is not None
@@ -285,6 +286,59 @@ def test_a_stale_socket_is_replaced(site: Site) -> None:
     assert site.warm()
 
 
+def test_who_is_no_superexecs_child_gets_the_command_itself_and_no_fork_server(site: Site) -> None:
+    for arguments in ([], ["--parent-pid", "1"], ["--parent-pid", str(os.getppid())], ["--parent-pid"]):
+        done = subprocess.run([site.command, "result", "0", *arguments], cwd=site.results, timeout=60)
+        assert done.returncode == 9
+    assert servers_of(site) == []
+    assert not (site.folder / SOCKET).exists()
+
+
+@pytest.mark.parametrize("left", [0, 1, 4])
+def test_a_fork_server_out_of_files_is_done_without_and_goes_on(site: Site, left: int) -> None:
+    """None for the connection, none for the caller's files, none for the fork's own."""
+    server = site.warm()
+    files = len(os.listdir(f"/proc/{server}/fd"))
+    before = resource.prlimit(server, resource.RLIMIT_NOFILE)
+    resource.prlimit(server, resource.RLIMIT_NOFILE, (files + left, before[1]))
+    try:
+        caller, result = site.start("0")
+        assert caller.wait(60) == 9
+    finally:
+        resource.prlimit(server, resource.RLIMIT_NOFILE, before)
+    assert site.server() == server
+    assert not result.exists()
+
+
+def test_a_fork_server_whose_socket_was_removed_makes_room_for_another(site: Site) -> None:
+    server = site.warm()
+    (site.folder / SOCKET).unlink()
+    eventually(lambda: not alive(server))
+    assert site.warm() != server
+
+
+def test_a_caller_without_a_working_folder_becomes_the_command_itself(site: Site) -> None:
+    site.warm()
+    program = 'mkdir gone; cd gone; rmdir ../gone; "$0" "$@" --parent-pid $$; exit $?'
+    caller, result = site.start("0", "sh", "-c", program)
+    assert caller.wait(60) == 9
+    assert not result.exists()
+
+
+@pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
+def test_a_callers_connection_is_never_taken_for_one_of_its_files(site: Site, closed: str) -> None:
+    program = f'"$0" "$@" --parent-pid $$; read line; "$0" "$@" --parent-pid $$ {closed}'
+    parent, result = site.start("0", "sh", "-c", program)
+    eventually(site.listens)
+    assert parent.stdin is not None
+    parent.stdin.write("go on\n")
+    parent.stdin.flush()
+    eventually(result.exists)
+    state = read(result)
+    assert state is not None
+    assert state["files"] == 4
+
+
 def test_the_command_is_installed_by_fedface_silo(tmp_path: Path) -> None:
     folder = tmp_path / "it's a bin"
     command = [sys.executable, "-m", "clients.service.command", "warm", str(folder)]
@@ -297,6 +351,17 @@ def test_the_command_is_installed_by_fedface_silo(tmp_path: Path) -> None:
     answer = subprocess.run([path, "--insecure"], capture_output=True, text=True, timeout=60)
     assert "--token" in answer.stderr
     assert answer.returncode == 2
+
+
+def test_a_folder_may_have_any_name_that_can_stand_on_path(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "clients.service.command", "warm"]
+    strange = tmp_path / os.fsdecode(b"\xff")
+    done = subprocess.run([*command, strange], capture_output=True, timeout=60, check=True)
+    assert done.stdout == os.fsencode(strange / COMMAND) + b"\n"
+    assert os.listdir(strange) == [COMMAND]
+    split = subprocess.run([*command, tmp_path / "a:b"], capture_output=True, text=True, timeout=60)
+    assert split.returncode == 1
+    assert "cannot have ':' in its name" in split.stderr
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
