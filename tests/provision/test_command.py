@@ -257,4 +257,4 @@ def test_the_command_runs_as_a_program(tmp_path: Path) -> None:
         text=True,
     )
     assert done.returncode == 1
-    assert done.stderr.startswith("fedface-provision: nowhere.yaml: not a readable YAML file")
+    assert done.stderr == "fedface-provision: nowhere.yaml: no such file\n"
