@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands' entries: Ctrl-C ends each with one line and status 130, from its first moment on.
+"""The commands' entries: Ctrl-C ends each with one line and status 130, from its first moment to its last.
 
 Importing what a command needs takes seconds, so it is done here, under guard, and this module imports nothing of it.
 """
@@ -64,15 +64,20 @@ def _run(command: str, module: str) -> int | None:
         os._exit(INTERRUPTED)
 
     try:
-        given = signal.getsignal(signal.SIGINT)
-        # Nothing is begun yet, and an exception could be swallowed inside of an import, or taken for a library that
-        # is not there. Where the interrupt is ignored, as under nohup, it stays so.
-        if given is signal.default_int_handler:
-            signal.signal(signal.SIGINT, end)
-        main = importlib.import_module(module).main
-        signal.signal(signal.SIGINT, given)
-        status: int | None = main()
-        return status
+        try:
+            given = signal.getsignal(signal.SIGINT)
+            # Nothing is begun yet, and an exception could be swallowed inside of an import, or taken for a library
+            # that is not there. Where the interrupt is ignored, as under nohup, it stays so.
+            if given is signal.default_int_handler:
+                signal.signal(signal.SIGINT, end)
+            main = importlib.import_module(module).main
+            signal.signal(signal.SIGINT, given)
+            status: int | None = main()
+            return status
+        finally:
+            # All is done and said. While Python ends, an interrupt would be a trace, or the signal's raw status.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
     except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         sys.stderr.write(said)
         return INTERRUPTED

@@ -18,6 +18,7 @@ from typing import Any, cast
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
@@ -28,10 +29,11 @@ from fedface_flwr.config import Config, from_container
 from fedface_flwr.deployment import Deployment
 from fedface_flwr.errors import ConfigError, FedFaceError
 from fedface_flwr.files import locked
+from fedface_flwr.reporting.failed_start import clear_failed_start, has_run
 from fedface_flwr.reporting.progress import describe
 from fedface_flwr.reporting.run_folder import RunFolder
 from fedface_flwr.reporting.tail import MetricsTail
-from fedface_flwr.simulation import Simulation
+from fedface_flwr.simulation import Simulation, simulated_in
 
 # How long nothing may be heard of a run before Flower itself is asked; its command line costs a second of a core.
 QUIET = 20.0
@@ -94,21 +96,27 @@ def run(config: Config, console: Console) -> None:
         If the run cannot start or fails.
     """
     folder = RunFolder(Path(config.run.dir))
-    if folder.metrics.exists() and not config.run.resume:
-        raise ConfigError(
-            f"run.dir={config.run.dir}: already holds a run; choose another folder or remove it, "
-            f"or go on with it by resume={config.run.dir}"
-        )
-    if config.run.resume:
-        _check_over(folder)
     flower = Deployment(config) if config.federation.kind == "deploy" else Simulation(config)
-    with _alone(folder), flower:
-        try:
-            follow(flower, config, console)
-        except KeyboardInterrupt as interrupt:
-            raise KeyboardInterrupt(flower.left_behind) from interrupt
-        flower.wait()
+    with _alone(folder):
+        _check_over(folder)
+        if not config.run.resume:
+            _make_room(folder)
+        with flower:
+            try:
+                follow(flower, config, console)
+            except KeyboardInterrupt as interrupt:
+                raise KeyboardInterrupt(flower.left_behind) from interrupt
+            flower.wait()
     console.print(f"report: {folder.report}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _make_room(folder: RunFolder) -> None:
+    """Refuse a folder that holds a run, unless that one ended before its first round."""
+    if has_run(folder):
+        resumable = folder.config.exists() and not folder.summary.exists()
+        going_on = f", or go on with it by resume={folder.path}" if resumable else ""
+        raise ConfigError(f"run.dir={folder.path}: already holds a run; choose another folder or remove it{going_on}")
+    clear_failed_start(folder)
 
 
 @contextmanager
@@ -125,7 +133,11 @@ def _alone(folder: RunFolder) -> Iterator[None]:
 
 
 def _check_over(folder: RunFolder) -> None:
-    """Find out whether an interrupted run's server has really ended."""
+    """Find out whether an interrupted run has really ended."""
+    if simulated_in(folder.path):
+        raise ConfigError(f"{folder.path}: processes of its run still work in it; end those first")
+    if not folder.lock.exists():
+        return
     try:
         with locked(folder.lock):
             return
@@ -148,7 +160,10 @@ def resumed(folder: Path, given: Sequence[str]) -> Config:
     if paths.summary.exists():
         raise ConfigError(f"resume={folder}: that run is finished")
     if not paths.config.exists():
-        raise ConfigError(f"resume={folder}: holds no {paths.config.name}; is it a run's folder?")
+        raise ConfigError(
+            f"resume={folder}: holds no {paths.config.name}; is it a run's folder? "
+            "A run that never began has nothing to go on from: give its own command again"
+        )
     try:
         saved = OmegaConf.to_container(OmegaConf.load(paths.config))
     except (YAMLError, ValueError, OmegaConfBaseException) as error:
@@ -161,15 +176,16 @@ def resumed(folder: Path, given: Sequence[str]) -> Config:
 def _job(composed: DictConfig) -> None:
     if not composed.run.dir:
         raise ConfigError("run.dir: must name a folder")
-    folder = Path(HydraConfig.get().runtime.output_dir).absolute()
+    is_sweep = HydraConfig.get().mode == RunMode.MULTIRUN
+    folder = Path(HydraConfig.get().runtime.output_dir if is_sweep else str(composed.run.dir)).absolute()
     try:
         if composed.resume:
             config = resumed(Path(composed.resume).absolute(), HydraConfig.get().overrides.task)
         else:
             config = validate(composed, absolute_paths(composed, folder, Path.cwd()))
     finally:
-        # Hydra has made the folder, which a run that is refused or resumed has no use for.
-        if folder.is_dir() and not any(folder.iterdir()):
+        # Hydra has made a sweep's folders, which a run that is refused or resumed has no use for.
+        if is_sweep and folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
     run(config, Console())
 

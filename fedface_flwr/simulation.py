@@ -49,15 +49,11 @@ class Simulation:
         self._token = secrets.token_hex(8)
 
     def __enter__(self) -> Simulation:
-        if self._config.run.resume and self._home.exists():
+        # Of a run that ended; its log has been named to someone.
+        if self._home.exists():
             earlier = len(list(self._home.parent.glob("flower.interrupted-*")))
             self._home.rename(self._home.with_name(f"flower.interrupted-{earlier + 1}"))
-        try:
-            self._home.mkdir(parents=True)
-        except FileExistsError as error:
-            raise FedFaceError(
-                f"{self._home}: is there already, of a run that goes on or failed; choose another run.dir"
-            ) from error
+        self._home.mkdir(parents=True)
         self._ray = _ray_folder(Path.cwd() / ".fedface")
         self._environment = self._make_environment()
         self._flower = FlowerRun(self._config, "run", self._environment, f"see {self._home / LOG}")
@@ -186,6 +182,20 @@ class Simulation:
                 continue
             if (marked or inside) and not dead:
                 yield int(folder.name)
+
+
+def simulated_in(run: Path) -> bool:
+    """Return whether a process of any simulation works in a run's folder, as when its launcher alone was killed."""
+    here = os.path.realpath(run)
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            inside = os.readlink(folder / "cwd") == here
+            if inside and f"\0{MARK}=".encode() in b"\0" + (folder / "environ").read_bytes():
+                return True
+        except OSError:
+            # It ended while we looked, or is another user's.
+            continue
+    return False
 
 
 def _kill(process: int, number: signal.Signals) -> None:

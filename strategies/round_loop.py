@@ -141,7 +141,7 @@ class RoundLoop(Strategy):
                 "rounds": self.config.training.rounds,
                 "steps_per_round": self.config.training.steps_per_round,
                 "trainers": list(self.config.trainers),
-                "validators": list(self.config.data.scorers),
+                "validators": list(self.config.data.scorers if self.config.strategy.federated_validation else ()),
             }
         )
 

@@ -50,6 +50,24 @@ def test_interrupt_that_a_command_does_not_handle_itself(tmp_path):
     assert ended(code, cwd=tmp_path) == (130, "", "fedface-x: interrupted\n")
 
 
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "import atexit\natexit.register(os.kill, os.getpid(), signal.SIGINT)\n",
+        # Python has let go of its own handlers by the time that modules' contents go.
+        "class Last:\n    def __del__(self, kill=os.kill, me=os.getpid(), number=signal.SIGINT):\n"
+        "        kill(me, number)\nlast = Last()\n",
+    ],
+    ids=["at exit", "at the very end"],
+)
+@pytest.mark.parametrize(("body", "status"), [("return 3", 3), ("sys.exit(4)", 4), ("raise KeyboardInterrupt", 130)])
+def test_interrupt_while_python_ends_a_finished_command(tmp_path, moment, body, status):
+    (tmp_path / "work.py").write_text(f"import os, signal, sys\n{moment}def main():\n    print('done')\n    {body}\n")
+    code = "import sys; from fedface_flwr.entry import _run; sys.exit(_run('fedface-x', 'work'))"
+    said = "fedface-x: interrupted\n" if status == 130 else ""
+    assert ended(code, cwd=tmp_path) == (status, "done\n", said)
+
+
 def test_interrupt_while_fedface_composes_says_so():
     code = (
         "import sys; from fedface_flwr import launch\n"

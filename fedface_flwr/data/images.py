@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import io
+import re
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from fedface_flwr.data.sets import Images
 from fedface_flwr.errors import DataError
@@ -31,8 +32,19 @@ _MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK")
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
+# Where an object lies in memory, which would tell two equal failures apart.
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+
 class UnalignedError(DataError):
     """A picture is whole, but not square, so it is no aligned face."""
+
+
+def undecodable(where: str, error: Exception) -> DataError:
+    """Return what to raise for a picture that Pillow fails at; the same picture always gets the same text."""
+    unknown = isinstance(error, UnidentifiedImageError)
+    reason = "not a whole JPEG or PNG picture" if unknown else _ADDRESS.sub("", str(error))
+    return DataError(f"{where}: the image cannot be decoded ({reason}); remove or replace it")
 
 
 @dataclass(frozen=True)
@@ -131,7 +143,7 @@ def _rgb(
     except DataError:
         raise
     except Exception as error:  # Pillow does not say what it raises on damaged files
-        raise DataError(f"{where}: the image cannot be decoded ({error}); remove or replace it") from error
+        raise undecodable(where, error) from error
 
 
 def _check_aligned(picture: Image.Image, where: str) -> None:

@@ -18,7 +18,7 @@ from fedface_flwr.data.own_files import BROKEN
 from fedface_flwr.dataprep.building import Builder, Plan, more, write_broken
 from fedface_flwr.dataprep.folders import read_file
 from fedface_flwr.dataprep.lists import ListSource
-from fedface_flwr.dataprep.names import Identities, first_repeated, numbered
+from fedface_flwr.dataprep.names import Identities, first_repeated
 from fedface_flwr.dataprep.pictures import Prepared, jpeg
 from fedface_flwr.dataprep.points import Points, read_points
 from fedface_flwr.dataprep.source import Integers, file_stamp
@@ -26,10 +26,11 @@ from fedface_flwr.dataprep.staging import Staging, made_of, staging, write_origi
 from fedface_flwr.dataprep.work import chunks
 from fedface_flwr.errors import DataError
 from fedface_flwr.reporting.bars import Reporter
+from fedface_flwr.wording import numbered
 
 TARGETS = ("folder", "recordio")
 
-_REMEDY = "repair it, or leave such pictures out, without --strict"
+_REMEDY = "without --strict such pictures are left out"
 
 
 @dataclass(frozen=True)

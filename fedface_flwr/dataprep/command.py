@@ -14,7 +14,6 @@ from fedface_flwr.dataprep import aligning, arguments, pack
 from fedface_flwr.dataprep.convert import convert
 from fedface_flwr.dataprep.inspecting import inspect
 from fedface_flwr.dataprep.inspection_text import inspection_lines
-from fedface_flwr.dataprep.names import numbered
 from fedface_flwr.dataprep.pictures import Encoding
 from fedface_flwr.dataprep.source import Source, SourceOptions
 from fedface_flwr.dataprep.sources import open_source
@@ -24,6 +23,7 @@ from fedface_flwr.dataprep.verifying import FAULT, KINDS, unlisted, verify_struc
 from fedface_flwr.errors import DataError, FedFaceError
 from fedface_flwr.files import printable
 from fedface_flwr.reporting.bars import Reporter
+from fedface_flwr.wording import numbered
 
 DONE, FAILED = 0, 1
 """Exit codes, beside argparse's 2 for a command line that cannot be meant and 130 for an interrupt."""
@@ -96,10 +96,10 @@ def _verify(options: argparse.Namespace) -> int:
     except DataError as error:
         counts[FAULT] += 1
         _say(f"FAILED {error}")
-    parts = [f"{count} {kind}" for kind, count in counts.items()]
+    parts = [numbered(count, kind) if kind == FAULT else f"{count:,} {kind}" for kind, count in counts.items()]
     checksums = [] if options.sums is None else [f"{differing} of {numbered(compared, 'checksum')} wrong"]
     if failures := sum(counts.values()) + differing:
-        _say(f"{options.set}: {failures} failed: {', '.join([*parts, *checksums])}")
+        _say(f"{options.set}: {failures:,} failed: {', '.join([*parts, *checksums])}")
         return FAILED
     _say(f"{options.set}: {', '.join([whole, *checksums])}")
     return DONE

@@ -11,14 +11,16 @@ from typing import Any
 import numpy as np
 
 from fedface_flwr.dataprep.building import Builder, Plan, more
-from fedface_flwr.dataprep.names import numbered
 from fedface_flwr.dataprep.pictures import Encoding, Prepared, prepare
+from fedface_flwr.dataprep.record_faults import size_faults
+from fedface_flwr.dataprep.records import RecordIOSource
 from fedface_flwr.dataprep.source import Source
 from fedface_flwr.dataprep.staging import made_of, staging, write_origin
 from fedface_flwr.errors import DataError
 from fedface_flwr.reporting.bars import Reporter
+from fedface_flwr.wording import numbered
 
-_REMEDY = "repair it, or leave such pictures out by --skip-broken"
+_REMEDY = "--skip-broken leaves such pictures out"
 
 
 @dataclass(frozen=True)
@@ -62,9 +64,10 @@ def convert(source: Source, dest: Path, encoding: Encoding, *, skip_broken: bool
     request = request_of("convert", source, encoding=asdict(encoding), skip_broken=skip_broken)
     if (origin := made_of(dest, request)) is not None:
         return Converted(**origin["result"], new=False)
+    faults = faults_of(source)
     if not skip_broken:
-        require_faultless(source)
-    plan = Plan(source.labels, source.identities, ["."], np.zeros_like(source.labels), source.problems, source.faults)
+        require_faultless(source, faults)
+    plan = Plan(source.labels, source.identities, ["."], np.zeros_like(source.labels), source.problems, faults)
     with staging(dest, request) as stage:
         if stage.done:
             reporter.note(f"{dest}: going on after {numbered(stage.done, 'picture')}")
@@ -91,12 +94,30 @@ def require_identities(source: Source) -> None:
         raise DataError("a verification pack has pairs, not identities; it cannot become a training set")
 
 
-def require_faultless(source: Source) -> None:
+def faults_of(source: Source) -> list[str]:
+    """Return what is wrong with a source beside its pictures, and with the size that a RecordIO set declares.
+
+    That size is compared with the first picture that is whole. Pictures that differ in size are met on the way.
+    """
+    faults = list(source.faults)
+    if isinstance(source, RecordIOSource):
+        for index in range(len(source.labels)):
+            try:
+                data, where = source.read(index)
+                side = prepare(data, where, Encoding()).side
+            except DataError:
+                continue
+            faults += size_faults(source.faces.folder, {side: where})
+            break
+    return faults
+
+
+def require_faultless(source: Source, faults: list[str]) -> None:
     """Raise DataError if anything but pictures is wrong with a source."""
-    if source.faults:
+    if faults:
         # A folder's files are put right by hand, and each text says how; records are not.
         remedy = "; convert --skip-broken passes over this, as it costs no picture" if source.kind == "recordio" else ""
-        raise DataError(f"{source.faults[0]}{more(len(source.faults))}{remedy}")
+        raise DataError(f"{faults[0]}{more(len(faults))}{remedy}")
 
 
 def _fields(result: Converted) -> Mapping[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fedface_flwr.dataprep.inspecting import Duplicates, Inspection
-from fedface_flwr.dataprep.names import numbered
+from fedface_flwr.wording import numbered
 
 _BAR = 40
 _SHOWN = 5

@@ -102,12 +102,6 @@ def repeats(found: npt.NDArray[np.uint8]) -> list[Integers]:
     return sorted(groups, key=lambda group: int(group[0]))
 
 
-def numbered(count: int, thing: str) -> str:
-    """Return how many there are of a thing, as one says it: ``1 picture``, ``2 identities``."""
-    plural = f"{thing.removesuffix('y')}ies" if thing.endswith("y") else f"{thing}s"
-    return f"{count:,} {thing if count == 1 else plural}"
-
-
 def first_repeated(names: Sequence[str]) -> str | None:
     """Return the first name that occurs again, if any does."""
     groups = repeats(digests((name.encode("utf-8", "surrogateescape") for name in names), len(names)))

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-from fedface_flwr.dataprep.names import numbered
 from fedface_flwr.dataprep.pictures import Encoding, Prepared, prepare
 from fedface_flwr.dataprep.staging import folders_above
 from fedface_flwr.dataprep.work import chunks
@@ -21,6 +20,7 @@ from fedface_flwr.protocols.pairs_lfw import read_lfw_pairs
 from fedface_flwr.protocols.pairs_list import read_list_pairs
 from fedface_flwr.protocols.pairs_set import FOLDS, Pairs, text_lines
 from fedface_flwr.reporting.bars import Reporter
+from fedface_flwr.wording import numbered
 
 FORMATS = ("csv", "lfw", "list")
 

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-from fedface_flwr.data.images import decode
+from fedface_flwr.data.images import decode, undecodable
 from fedface_flwr.data.sets import Images
-from fedface_flwr.errors import DataError
 
 QUALITY = 95
 """Quality of a JPEG that has to be encoded, where nothing else is asked for."""
@@ -67,7 +66,7 @@ def look(data: bytes, where: str) -> Look:
             return Look(str(picture.format), picture.width, picture.height, picture.mode)
     # Pillow documents no list of what a damaged file makes it raise.
     except Exception as error:
-        raise DataError(f"{where}: the image cannot be decoded ({error}); remove or replace it") from error
+        raise undecodable(where, error) from error
 
 
 def prepare(data: bytes, where: str, encoding: Encoding) -> Prepared:

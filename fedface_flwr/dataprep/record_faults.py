@@ -12,6 +12,7 @@ from fedface_flwr.data import recordio
 from fedface_flwr.data.own_files import PROPERTY
 from fedface_flwr.data.recordio import INDEX, RECORDS, RecordIOSet
 from fedface_flwr.errors import DataError
+from fedface_flwr.wording import numbered
 
 
 def identity_faults(faces: RecordIOSet) -> list[str]:
@@ -43,6 +44,22 @@ def identity_faults(faces: RecordIOSet) -> list[str]:
     if not faults and covered != len(pictures):
         faults.append(f"{records}: the identity records cover {covered} of {len(pictures)} pictures")
     return faults
+
+
+def count_faults(faces: RecordIOSet, *, whole: bool) -> list[str]:
+    """Compare the number of identities in ``property`` with the labels, which begin at 0.
+
+    Unless the set is ``whole``, identities may have been lost with their pictures, so too many are no fault.
+    """
+    path = faces.folder / PROPERTY
+    try:
+        declared = recordio.read_property(path)
+    except DataError:
+        return []  # told as the set is opened
+    needed = int(faces.labels.max()) + 1
+    if declared is None or declared == needed or (declared > needed and not whole):
+        return []
+    return [f"{path}: declares {numbered(declared, 'identity')}, but the labels are those of {needed:,}"]
 
 
 def size_faults(folder: Path, sides: Mapping[int, str]) -> Iterator[str]:

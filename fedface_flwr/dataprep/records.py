@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from fedface_flwr.data.own_files import IDENTITIES, PROPERTY
 from fedface_flwr.data.recordio import INDEX, RECORDS, RecordIOSet
 from fedface_flwr.dataprep.lists import lines
 from fedface_flwr.dataprep.names import dense
-from fedface_flwr.dataprep.record_faults import identity_faults
+from fedface_flwr.dataprep.record_faults import count_faults, identity_faults
 from fedface_flwr.dataprep.source import Integers, file_stamp
 from fedface_flwr.errors import DataError
 
@@ -37,11 +37,12 @@ class RecordIOSource:
         """Check all records' heads; pictures' damaged records are problems, others faults, a damaged index an error."""
         problems, faults = list[str](), list[str]()
         try:
-            faces = RecordIOSet.open(folder)
-            faults += identity_faults(faces)
+            # Its folder is absolute, but one list of what is wrong names a file in one way only.
+            faces = replace(RecordIOSet.open(folder), folder=folder)
+            faults += identity_faults(faces) + count_faults(faces, whole=True)
         except DataError as first:
             faces = _salvaged(folder, problems, faults, first)
-            faults += identity_faults(faces)
+            faults += identity_faults(faces) + count_faults(faces, whole=not problems)
             if not problems and not faults:
                 faults.append(str(first))
         labels, numbers = dense(faces.labels)
@@ -85,8 +86,7 @@ def _salvaged(folder: Path, problems: list[str], faults: list[str], first: DataE
     if not kept:
         raise first
     rows, found = np.frombuffer(kept, dtype=np.int64), np.frombuffer(labels, dtype=np.int64)
-    place = folder.absolute()
-    return RecordIOSet(place.name, int(found.max()) + 1, found, place, keys[rows], offsets[rows])
+    return RecordIOSet(folder.absolute().name, int(found.max()) + 1, found, folder, keys[rows], offsets[rows])
 
 
 def _pictures(records: Path, keys: Integers, offsets: Integers, faults: list[str]) -> tuple[Integers, Integers, bool]:

@@ -14,18 +14,18 @@ import numpy as np
 
 from fedface_flwr.data.own_files import MANIFEST
 from fedface_flwr.dataprep.building import Builder, Built, Plan
-from fedface_flwr.dataprep.convert import picture, request_of, require_faultless, require_identities
-from fedface_flwr.dataprep.names import numbered
+from fedface_flwr.dataprep.convert import faults_of, picture, request_of, require_faultless, require_identities
 from fedface_flwr.dataprep.pictures import Encoding
 from fedface_flwr.dataprep.source import Integers, Source
 from fedface_flwr.dataprep.staging import made_of, staging, write_origin
 from fedface_flwr.errors import DataError
 from fedface_flwr.files import replacing
 from fedface_flwr.reporting.bars import Reporter
+from fedface_flwr.wording import numbered
 
 KINDS = ("identity", "image")
 
-_REMEDY = "repair it, or first make a set without such pictures by fedface-data convert --skip-broken"
+_REMEDY = "fedface-data convert --skip-broken makes a set without such pictures"
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def split(source: Source, dest: Path, name: str, parts: int, by: str, seed: int,
     request = request_of("split", source, parts=parts, by=by, seed=seed, name=name)
     if (origin := made_of(dest, request)) is not None:
         return [Part(**part) for part in origin["result"]]
-    require_faultless(source)
+    require_faultless(source, faults_of(source))
     assign = part_by_identity if by == "identity" else part_by_image
     digits = len(str(parts))
     folders = [f"{name}-{part:0{digits}d}" for part in range(1, parts + 1)]

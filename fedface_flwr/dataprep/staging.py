@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from fedface_flwr.data.own_files import ORIGIN, OWN_FILES
-from fedface_flwr.dataprep.names import numbered
 from fedface_flwr.errors import DataError, StateError
 from fedface_flwr.files import locked, write_text
+from fedface_flwr.wording import numbered
 
 _JOURNAL, _SET = "journal.json", "set"
 # Of a folder with more files than this only their number and bytes are recorded: a set has millions.

@@ -45,13 +45,14 @@ def verify_sums(target: Path, sums: list[Sum], folder: Path, reporter: Reporter)
     if not target.is_dir():
         own = os.path.realpath(target)
         wanted = [(entry, path) for entry, path in wanted if os.path.realpath(path) == own]
+    places = " or ".join(dict.fromkeys(str(place) for place in (home, folder)))
     if not wanted:
-        raise DataError(f"{target}: the checksum file has no line for it")
+        raise DataError(f"{target}: the checksum file, whose names are looked for in {places}, has no line for it")
     total = sum(path.stat().st_size for _, path in wanted if os.path.isfile(path))
     with reporter.bar("checksums", total) as advance:
         for entry, path in wanted:
             if not os.path.isfile(path):
-                yield f"{path}: missing; the checksum file lists it"
+                yield f"{path}: missing; the checksum file lists {entry.name}, which is looked for in {places}"
             elif entry.digest not in digests_of(path, entry.algorithms, advance).values():
                 yield f"{path}: not the file that the checksum was made of ({' or '.join(entry.algorithms)})"
             else:
@@ -87,7 +88,7 @@ class Failed:
     text: str
 
 
-BROKEN, NOT_SQUARE, FAULT = "broken", "not square", "faults"
+BROKEN, NOT_SQUARE, FAULT = "broken", "not square", "fault"
 KINDS = (BROKEN, NOT_SQUARE, FAULT)
 """Pictures that cannot be decoded, those that are whole but no aligned faces, and what else is wrong with a set."""
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from fedface_flwr.errors import ConfigError, DataError
 from fedface_flwr.evaluation.ties import settle
+from fedface_flwr.wording import numbered
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -283,7 +284,8 @@ def tpir_at_fpir_pooled(found: Search, targets: Sequence[float]) -> tuple[OpenSe
     count = len(found.rank)
     if not found.mated.all():
         raise DataError(
-            f"{np.count_nonzero(~found.mated)} probes have no mate in the gallery: this rule needs one each"
+            f"{numbered(int(np.count_nonzero(~found.mated)), 'probe')} without a mate in the gallery: this rule needs "
+            "one each"
         )
     points = []
     for target in targets:
@@ -291,7 +293,8 @@ def tpir_at_fpir_pooled(found: Search, targets: Sequence[float]) -> tuple[OpenSe
         place = pooled_place(count, target)
         if not 0 < place <= len(found.strongest):
             raise DataError(
-                f"FPIR {target:g} needs the {place} strongest scores of strangers: {len(found.strongest)} kept"
+                f"FPIR {target:g} needs the {numbered(place, 'strongest score')} of strangers: "
+                f"{len(found.strongest)} kept"
             )
         threshold = float(found.strongest[place - 1])
         fpir = _share(found.strongest > threshold, count)

@@ -102,7 +102,12 @@ def tar_at_far(
 
 
 def doubt(
-    target: float, impostors: int, of: str = "impostor pairs", rate: str = "a FAR", *, at_most: bool = False
+    target: float,
+    impostors: int,
+    of: tuple[str, str] = ("impostor pair", "impostor pairs"),
+    rate: str = "a FAR",
+    *,
+    at_most: bool = False,
 ) -> tuple[str, bool]:
     """Return what to say of a figure at so low a false rate, and whether so many impostors decide it at all.
 
@@ -112,18 +117,20 @@ def doubt(
         The false rate.
     impostors : int
         Of how many it is a share.
-    of, rate : str
-        What they and the rate are called.
+    of : (str, str)
+        What one and several of them are called.
+    rate : str
+        What the rate is called.
     at_most : bool
         Whether there may be fewer of them; then they decide it if that many would.
     """
-    few = "at most " if at_most else ""
+    whole = f"{'at most ' if at_most else ''}{impostors} {of[impostors != 1]}"
     # The product of a target such as 1e-3 and 1000 pairs may fall short of 1 by rounding.
     expected = target * impostors + 1e-9
     if expected < 1:
-        return f"not decided: {few}{impostors} {of} cannot show {rate} of {target:.0e}", False
+        return f"not decided: {whole} cannot show {rate} of {target:.0e}", False
     if expected < FEW:
-        return f"uncertain: it rests on the {few}{int(expected)} nearest of {few}{impostors} {of}", True
+        return f"uncertain: it rests on the {'at most ' if at_most else ''}{int(expected)} nearest of {whole}", True
     return "", True
 
 

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedface_flwr.errors import ConfigError, DataError
+from fedface_flwr.wording import numbered
 
 Features = npt.NDArray[np.floating[Any]]
 Floats = npt.NDArray[np.float64]
@@ -147,7 +148,7 @@ def _check(plain: Features, mirrored: Features | None, faces: Faces, flags: Sequ
             raise DataError(f"features of shape {plain.shape} do not match mirrored ones of shape {mirrored.shape}")
     for what, shape in shapes.items():
         if shape != faces.template.shape:
-            raise DataError(f"{len(faces.template)} faces have templates, but {shape[0]} have {what}")
+            raise DataError(f"{numbered(len(faces.template), 'face')} with templates, but {shape[0]} with {what}")
     if mirrored is None and any(flag.flip for flag in flags):
         raise ConfigError("F1 needs features of mirrored pictures, which are not there; ask for F0 only")
 

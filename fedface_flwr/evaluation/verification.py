@@ -13,6 +13,7 @@ import numpy.typing as npt
 from fedface_flwr.errors import ConfigError, DataError
 from fedface_flwr.evaluation import roc
 from fedface_flwr.evaluation.pair_figures_counts import count_on_grid
+from fedface_flwr.wording import numbered
 
 FOLDS = 10
 FAR_TARGETS = (1e-3, 1e-4)
@@ -70,7 +71,7 @@ def pair_distances(embeddings: npt.NDArray[np.floating]) -> npt.NDArray[np.float
         When the number of rows is odd, or an embedding has no direction (zero, infinite or NaN).
     """
     if len(embeddings) % 2:
-        raise DataError(f"{len(embeddings)} embeddings do not form pairs: an even number is needed")
+        raise DataError(f"{numbered(len(embeddings), 'embedding')} cannot form pairs: an even number is needed")
     vectors = embeddings.astype(np.float64)
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     usable = np.isfinite(norms) & (norms > 0)
@@ -96,7 +97,9 @@ def fold_slices(pairs: int, folds: int = FOLDS) -> tuple[slice, ...]:
         When there are fewer pairs than folds.
     """
     if pairs < folds:
-        raise DataError(f"{pairs} pairs cannot fill {folds} folds: at least one pair a fold is needed")
+        raise DataError(
+            f"{numbered(pairs, 'pair')} cannot fill {numbered(folds, 'fold')}: at least one pair a fold is needed"
+        )
     size, longer = divmod(pairs, folds)
     sizes = (size + (fold < longer) for fold in range(folds))
     return tuple(slice(start, stop) for start, stop in pairwise(accumulate(sizes, initial=0)))

@@ -15,6 +15,7 @@ from fedface_flwr.export.files import Target
 from fedface_flwr.export.history import History
 from fedface_flwr.export.parity import Parity
 from fedface_flwr.export.results import Measured
+from fedface_flwr.wording import numbered
 
 LIMITS = """\
 * **Verification of aligned faces only.** The figures are of cropped, aligned faces of the named sets. They say nothing
@@ -139,8 +140,13 @@ class Card:
         return f"{_table(('', ''), rows.items())}\n\n{options}"
 
     def _figures(self) -> str:
-        parts = [f"{_text(part.caption)}\n\n{_figures_table(part.figures)}" for part in self.measured if part.figures]
+        parts = [_measured(part) for part in self.measured if part.figures or part.repeated]
         return "\n\n".join(parts) or "None were measured. Do not use a model whose errors nobody has measured."
+
+
+def _measured(part: Measured) -> str:
+    same = [f"Found again, as above: {numbered(part.repeated, 'figure')}."] * bool(part.repeated)
+    return "\n\n".join([" ".join([_text(part.caption), *same]), *[_figures_table(part.figures)] * bool(part.figures)])
 
 
 def _alone(history: History, silo: str) -> str:

@@ -7,6 +7,7 @@ import argparse
 import hashlib
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -20,8 +21,9 @@ from fedface_flwr.export.files import FORMATS, Target, reopen, weights_digests, 
 from fedface_flwr.export.history import History
 from fedface_flwr.export.onnx_file import OPSETS
 from fedface_flwr.export.parity import LIMIT, PICTURES, Parity, check, sample
-from fedface_flwr.export.results import Measured, read_results, summary_figures
+from fedface_flwr.export.results import Measured, read_results, summary_figures, without_repeated
 from fedface_flwr.files import replacing, write_text
+from fedface_flwr.protocols.steering import noted, steered
 
 
 def export(options: argparse.Namespace) -> list[str]:
@@ -74,7 +76,14 @@ def _measured(stored: Stored, history: History | None, results: Sequence[Path]) 
     """Return the figures of the run, and those of evaluations of the model or of an export of it."""
     own = [summary_figures(history.summary, stored.silo)] if history else []
     weights = weights_digests(stored) if results else ()
-    return (*own, *(read_results(path, weights) for path in results))
+    read = [_told(read_results(path, weights), stored.run) for path in results]
+    return without_repeated([*own, *read])
+
+
+def _told(part: Measured, run: Path | None) -> Measured:
+    """Note which packs steered the model: who evaluated an export of it could not know."""
+    notes = steered(run, part.packs) if run else {}
+    return replace(part, figures=tuple(noted(figure, notes) for figure in part.figures))
 
 
 def _parity(stored: Stored, target: Target, path: Path, pictures: Path | None) -> Parity:
@@ -91,12 +100,20 @@ def _sha256(path: Path) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fedface-export",
+        usage="%(prog)s [option ...] MODEL OUT",
         description="Write a model in another format, with a model card beside it. What was written is read again and "
         f"must embed as the model does: no value may differ by more than {LIMIT}.",
     )
     add = parser.add_argument
-    add("model", type=Path, help="run folder, .safetensors checkpoint, or insightface's or TFace's state dict")
-    add("out", type=Path, help="file to write; the card is OUT.md")
+    # Not required here: argparse would say that they are missing of every line with an unknown option.
+    add(
+        "model",
+        metavar="MODEL",
+        type=Path,
+        nargs="?",
+        help="run folder, .safetensors checkpoint, or insightface's or TFace's state dict",
+    )
+    add("out", metavar="OUT", type=Path, nargs="?", help="file to write; the card is OUT.md")
     add("--format", choices=FORMATS, help="by default told by OUT's ending: .onnx or .safetensors")
     add(
         "--preprocessing", choices=("inside", "outside"), default="inside", help="ONNX: who normalises (default inside)"
@@ -134,7 +151,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry of the ``fedface-export`` command."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_intermixed_args(arguments)
+    if options.out is None:
+        parser.error(f"{'OUT is' if options.model else 'MODEL and OUT are'} missing")
     try:
         for line in export(options):
             print(line)

@@ -16,6 +16,7 @@ from fedface_flwr.data.sets import Images
 from fedface_flwr.data.synthetic import SyntheticFaces
 from fedface_flwr.errors import DataError
 from fedface_flwr.evaluation.pictures import Backbone, Embeddings
+from fedface_flwr.wording import numbered
 
 LIMIT = 1e-4
 PICTURES = 16
@@ -54,7 +55,7 @@ class Parity:
     def __str__(self) -> str:
         sizes = " and ".join(map(str, self.batches))
         return (
-            f"{self.pictures} pictures ({self.source}), batches of {sizes}: largest difference "
+            f"{numbered(self.pictures, 'picture')} ({self.source}), batches of {sizes}: largest difference "
             f"{self.normalised:.2e} (L2-normalised), {self.raw:.2e} (raw)"
         )
 

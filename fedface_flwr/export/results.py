@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from fedface_flwr.errors import ConfigError, DataError
 from fedface_flwr.evaluation.figures import FEATURES, Figure
 from fedface_flwr.evaluation.verification import FAR_TARGETS
+from fedface_flwr.protocols.steering import Packs
 from fedface_flwr.reporting.evaluation import FORMAT
 from fedface_flwr.reporting.summary import Summary, TestFigures, tar_and_doubt
+from fedface_flwr.wording import numbered
 
 _LARGEST = 64 << 20  # bytes; an evaluation's figures take some thousand
 
@@ -31,11 +33,29 @@ class Measured:
         Of the model.
     left_out : tuple of str
         Benchmarks whose figures are of feature files, each with these.
+    packs : mapping of str to Packs
+        The verification packs of each benchmark, as far as they are known.
+    repeated : int
+        How many figures are left out since others measured the same.
     """
 
     caption: str
     figures: tuple[Figure, ...]
     left_out: tuple[str, ...] = ()
+    packs: Mapping[str, Packs] = field(default_factory=dict)
+    repeated: int = 0
+
+
+def without_repeated(parts: Iterable[Measured]) -> tuple[Measured, ...]:
+    """Return the parts with each figure, value and note included, in the first of them that has it alone."""
+    seen: set[str] = set()
+    kept = []
+    for part in parts:
+        # As text, for nan is unlike itself.
+        new = {repr(figure): figure for figure in part.figures if repr(figure) not in seen}
+        seen.update(new)
+        kept.append(replace(part, figures=tuple(new.values()), repeated=len(part.figures) - len(new)))
+    return tuple(kept)
 
 
 def read_results(path: Path, weights: Collection[str]) -> Measured:
@@ -57,7 +77,7 @@ def read_results(path: Path, weights: Collection[str]) -> Measured:
     """
     try:
         if path.stat().st_size > _LARGEST:
-            raise DataError(f"{path}: has {path.stat().st_size} bytes, which are no evaluation's figures")
+            raise DataError(f"{path}: has {numbered(path.stat().st_size, 'byte')}, which are no evaluation's figures")
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from error
@@ -85,7 +105,19 @@ def read_results(path: Path, weights: Collection[str]) -> Measured:
         )
     if digest not in weights:
         raise ConfigError(f"{path}: holds figures of another model ({told[0]}); evaluate the one that is exported")
-    return Measured(f"By fedface-eval: {told[0]} on {told[1]}, {told[2]}.", own, tuple(left_out))
+    packs = _packs(content, own, path)
+    return Measured(f"By fedface-eval: {told[0]} on {told[1]}, {told[2]}.", own, tuple(left_out), packs)
+
+
+def _packs(content: Mapping[str, Any], figures: Collection[Figure], path: Path) -> Mapping[str, Packs]:
+    """Return each benchmark's packs; where the results do not tell, one with the benchmark's own name."""
+    if "packs" not in content:
+        return {figure.benchmark: {f"{figure.benchmark}.bin": ""} for figure in figures}
+    packs: Any = content["packs"]
+    groups = list(packs.values()) if isinstance(packs, dict) else [None]
+    if not all(isinstance(group, dict) and all(isinstance(text, str) for text in group.values()) for group in groups):
+        raise DataError(f"{path}: packs is of another type; give the results.json that fedface-eval wrote")
+    return dict(packs)
 
 
 def _figure(entry: Any, where: str) -> Figure:

@@ -8,7 +8,7 @@ import platform
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -23,7 +23,7 @@ from fedface_flwr.evaluation.embedder import BATCH_SIZE, CachingEmbedder, defaul
 from fedface_flwr.evaluation.onnx_backbone import OnnxBackbone
 from fedface_flwr.protocols.protocol import Benchmark
 from fedface_flwr.protocols.runner import Evaluation, evaluate
-from fedface_flwr.protocols.steering import steered
+from fedface_flwr.protocols.steering import Packs, known_packs, steered
 from fedface_flwr.protocols.suite import Suite, open_benchmarks, read_suite
 from fedface_flwr.reporting.evaluation import Header, check_folder, results_table
 from fedface_flwr.reporting.evaluation_html import write_evaluation
@@ -37,17 +37,18 @@ Opened = TorchBackbone | OnnxBackbone
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="fedface-eval", description="Evaluate a face-recognition model on the benchmarks of a suite."
+        prog="fedface-eval",
+        usage="%(prog)s [option ...] [MODEL] SUITE.yaml",
+        description="Evaluate a face-recognition model on the benchmarks of a suite.",
     )
     parser.add_argument(
         "model",
         metavar="MODEL",
         nargs="?",
-        default=_NO_MODEL,
         help="a run's folder, a .safetensors checkpoint, an .onnx file, or a state dict of insightface or TFace; "
         "- or nothing if every benchmark brings feature files",
     )
-    parser.add_argument("suite", metavar="SUITE.yaml", type=Path, help="what to evaluate on, see docs/evaluation.md")
+    parser.add_argument("suite", metavar="SUITE.yaml", nargs="?", help="what to evaluate on, see docs/evaluation.md")
     parser.add_argument("-o", "--out", type=Path, help="folder of the results (default: evaluation-SUITE here)")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="benchmarks of the suite to run")
     parser.add_argument("--force", action="store_true", help="replace results of another model or suite in the folder")
@@ -66,6 +67,25 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the command line, and end it with status 2 if it cannot be meant.
+
+    That SUITE.yaml is missing is found here: argparse would say so of every line with an unknown option.
+    """
+    parser = _parser()
+    arguments = parser.parse_intermixed_args(argv)
+    if arguments.suite is None:
+        # One alone is the suite, unless it is plainly a model.
+        only = arguments.model
+        if only is None or Path(only).is_dir() or Path(only).suffix in _MODELS:
+            parser.error(f"SUITE.yaml is missing: {parser.prog} {only or '[MODEL]'} SUITE.yaml")
+        arguments.model, arguments.suite = _NO_MODEL, only
+    if arguments.batch_size < 1:
+        parser.error(f"--batch-size {arguments.batch_size}: must be at least 1")
+    arguments.suite = Path(arguments.suite)
+    return arguments
+
+
 def run(arguments: argparse.Namespace, console: Console) -> Evaluation:
     """Evaluate, print the table and write the results' folder.
 
@@ -74,15 +94,14 @@ def run(arguments: argparse.Namespace, console: Console) -> Evaluation:
     FedFaceError
         If the suite, the model or the folder cannot be used.
     """
-    if arguments.batch_size < 1:
-        raise ConfigError(f"--batch-size {arguments.batch_size}: must be at least 1")
-    suite = read_suite(_suite_file(arguments))
+    suite = read_suite(arguments.suite)
     benchmarks = open_benchmarks(suite, arguments.only)
     backbone = _backbone(arguments, benchmarks)
     if backbone is None and arguments.model != _NO_MODEL:
         _say(console, f"{arguments.model}: not used, for every benchmark brings feature files")
-    notes = {} if backbone is None else _notes(backbone, benchmarks, console)
-    header = _header(suite, backbone, benchmarks, arguments.only)
+    packs = {benchmark.name: known_packs(benchmark.packs) for benchmark in benchmarks if benchmark.packs}
+    notes = {} if backbone is None else _notes(backbone, packs, console)
+    header = _header(suite, backbone, benchmarks, packs, arguments.only)
     folder = (arguments.out or Path(f"evaluation-{suite.path.stem}")).absolute()
     if not arguments.force:
         check_folder(folder, header)
@@ -99,14 +118,6 @@ def run(arguments: argparse.Namespace, console: Console) -> Evaluation:
 
 def _say(console: Console, line: str) -> None:
     console.print(line, markup=False, soft_wrap=True)
-
-
-def _suite_file(arguments: argparse.Namespace) -> Path:
-    """Return the suite's file; a single argument that is plainly a model is told from it."""
-    path: Path = arguments.suite
-    if arguments.model == _NO_MODEL and (path.is_dir() or path.suffix in _MODELS):
-        raise ConfigError(f"SUITE.yaml is missing: fedface-eval {path} SUITE.yaml")
-    return path
 
 
 def _backbone(arguments: argparse.Namespace, benchmarks: Sequence[Benchmark]) -> Opened | None:
@@ -128,18 +139,24 @@ def _backbone(arguments: argparse.Namespace, benchmarks: Sequence[Benchmark]) ->
     )
 
 
-def _notes(backbone: Opened, benchmarks: Sequence[Benchmark], console: Console) -> dict[str, str]:
+def _notes(backbone: Opened, packs: Mapping[str, Packs], console: Console) -> dict[str, str]:
     """Tell which benchmarks steered the model, as far as its run's folder says."""
     if backbone.run is None:
         return {}
     try:
-        return steered(backbone.run, benchmarks)
+        return steered(backbone.run, packs)
     except DataError as error:
         _say(console, f"whether a benchmark's pack steered the averaging weights is not known: {error}")
         return {}
 
 
-def _header(suite: Suite, backbone: Opened | None, benchmarks: Sequence[Benchmark], only: Sequence[str]) -> Header:
+def _header(
+    suite: Suite,
+    backbone: Opened | None,
+    benchmarks: Sequence[Benchmark],
+    packs: Mapping[str, Packs],
+    only: Sequence[str],
+) -> Header:
     return Header(
         model="" if backbone is None else backbone.title,
         model_digest="" if backbone is None else backbone.digest,
@@ -155,6 +172,7 @@ def _header(suite: Suite, backbone: Opened | None, benchmarks: Sequence[Benchmar
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         model_weights="" if backbone is None else backbone.weights,
         sources={benchmark.name: benchmark.feature_files or "model" for benchmark in benchmarks},
+        packs=packs,
     )
 
 
@@ -170,7 +188,7 @@ def _cache(arguments: argparse.Namespace) -> Iterator[Path]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry of the ``fedface-eval`` command."""
-    arguments = _parser().parse_args(argv)
+    arguments = _parse(argv)
     # So that what is to be removed at the end is removed when the process is told to end.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:

@@ -24,6 +24,7 @@ from fedface_flwr.protocols.ijb_files import (
 from fedface_flwr.protocols.ijb_identification import Identification, identify_templates
 from fedface_flwr.protocols.ijb_verification import FAR_RULES, verify_templates
 from fedface_flwr.protocols.pairs_options import Options
+from fedface_flwr.wording import numbered
 
 TASKS = ("1:1", "1:N")
 
@@ -106,7 +107,9 @@ class IjbBenchmark:
         if self.features is not None:
             plain, mirrored = open_matrix(self.features, self.layout)
             if len(plain) != len(listed.names):
-                raise DataError(f"{self.features}: {len(plain)} rows, but {len(listed.names)} faces are listed")
+                raise DataError(
+                    f"{self.features}: {numbered(len(plain), 'row')}, but {numbered(len(listed.names), 'face')} listed"
+                )
             return plain, mirrored
         if embed is None or self.images is None:
             raise ConfigError(f"{self.name}: loose crops need a model to embed them")

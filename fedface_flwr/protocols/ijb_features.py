@@ -13,6 +13,7 @@ from fedface_flwr.errors import DataError
 from fedface_flwr.evaluation.templates import Features
 from fedface_flwr.protocols.ijb_files import FaceList, Floats
 from fedface_flwr.protocols.pairs_landmarks import PhotoPictures
+from fedface_flwr.wording import numbered
 
 PLAIN, BOTH = "plain", "plain and mirrored"
 
@@ -41,7 +42,9 @@ def open_matrix(path: Path, layout: str) -> tuple[Features, Features | None]:
     if layout == PLAIN:
         return matrix, None
     if matrix.shape[1] % 2:
-        raise DataError(f"{path}: {matrix.shape[1]} columns cannot be plain and mirrored features, equally many")
+        raise DataError(
+            f"{path}: {numbered(matrix.shape[1], 'column')} cannot be plain and mirrored features, equally many"
+        )
     half = matrix.shape[1] // 2
     return matrix[:, :half], matrix[:, half:]
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from fedface_flwr.errors import ConfigError, DataError
 from fedface_flwr.evaluation.templates import Faces, TemplatePairs
+from fedface_flwr.wording import numbered
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -72,7 +73,7 @@ def read_faces(meta: Path, protocol: str) -> FaceList:
     if not len(names):
         raise DataError(f"{listed}: lists no faces")
     if len(names) != len(points):
-        raise DataError(f"{pointed}: lists {len(points)} faces, but {listed} lists {len(names)}")
+        raise DataError(f"{pointed}: lists {numbered(len(points), 'face')}, but {listed} lists {len(names)}")
     differing = np.flatnonzero(names != numbers["name"])
     if len(differing):
         line = differing[0]
@@ -118,7 +119,8 @@ def read_pairs(meta: Path, protocol: str, templates: Ints) -> tuple[TemplatePair
     first, second = (_rows(columns.pop(side), templates, path, "line") for side in ("first", "second"))
     same = label == 1
     if same.all() or not same.any():
-        raise DataError(f"{path}: {np.count_nonzero(same)} of {len(same)} pairs are genuine: nothing can be verified")
+        genuine = f"{np.count_nonzero(same)} of {numbered(len(same), 'pair')}"
+        raise DataError(f"{path}: {genuine} genuine: nothing can be verified")
     return TemplatePairs.of(first[same], second[same]), TemplatePairs.of(first[~same], second[~same])
 
 

@@ -117,7 +117,7 @@ def _each(found: Mapping[str, Search]) -> Iterator[tuple[str, _Rate]]:
 
 def _merged(found: Search) -> Iterator[tuple[str, _Rate]]:
     if found.mated.all():
-        points = _open(tpir_at_fpir_pooled(found, FPIRS), _BY_PAIR, len(found.rank), "probes")
+        points = _open(tpir_at_fpir_pooled(found, FPIRS), _BY_PAIR, len(found.rank), ("probe", "probes"))
     else:
         points = _open(tpir_at_fpir(found, FPIRS), _BY_SEARCH, int(np.count_nonzero(~found.mated)))
     for rate in (*_ranks(found), *points):
@@ -130,7 +130,12 @@ def _ranks(found: Search) -> Iterator[_Rate]:
         yield _Rate(f"rank {rank}", float(rates[rank - 1]), {})
 
 
-def _open(points: Sequence[OpenSet], counted: str, searches: int, of: str = "non-mated searches") -> Iterator[_Rate]:
+def _open(
+    points: Sequence[OpenSet],
+    counted: str,
+    searches: int,
+    of: tuple[str, str] = ("non-mated search", "non-mated searches"),
+) -> Iterator[_Rate]:
     for point in points:
         note, decided = roc.doubt(point.target, searches, of, "an FPIR")
         value = point.tpir if decided else float("nan")

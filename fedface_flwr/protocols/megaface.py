@@ -30,6 +30,7 @@ from fedface_flwr.protocols.megaface_lists import (
 from fedface_flwr.protocols.pairs_options import Options
 from fedface_flwr.protocols.pairs_set import FilePictures
 from fedface_flwr.reporting.bars import Reporter
+from fedface_flwr.wording import numbered
 
 _OPTIONS = (
     "probes",
@@ -141,7 +142,7 @@ class MegaFaceBenchmark:
             return ""
         masks = (self.probe_noise, self.distractor_noise)
         probes, distractors = (0 if mask is None else int(np.count_nonzero(mask)) for mask in masks)
-        return f"{probes} probes and {distractors} distractors in all are on the noise lists"
+        return f"on the noise lists: {numbered(probes, 'probe')} and {numbered(distractors, 'distractor')} in all"
 
 
 def from_options(name: str, options: Mapping[str, object], root: Path) -> MegaFaceBenchmark:

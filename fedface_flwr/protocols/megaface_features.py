@@ -20,6 +20,7 @@ from fedface_flwr.errors import DataError
 from fedface_flwr.files import replacing
 from fedface_flwr.protocols.megaface_lists import FaceList
 from fedface_flwr.reporting.bars import Reporter
+from fedface_flwr.wording import numbered
 
 Floats = npt.NDArray[np.float32]
 Result = TypeVar("Result")
@@ -56,15 +57,19 @@ def read_feature(path: Path) -> npt.NDArray[np.floating]:
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from error
     if len(data) < _HEADER.size or len(data) > largest:
-        raise DataError(f"{path}: {'more' if len(data) > largest else len(data)} bytes are no feature of one face")
+        size = "more bytes" if len(data) > largest else numbered(len(data), "byte")
+        raise DataError(f"{path}: {size}, which is no feature of one face")
     rows, columns, stride, kind = _HEADER.unpack_from(data)
     dtype = _KINDS.get(kind)
     if dtype is None:
         raise DataError(f"{path}: type code {kind}; a feature has 5 (float32) or 6 (float64)")
     if columns != 1 or rows < 1 or stride != dtype.itemsize:
-        raise DataError(f"{path}: {rows} x {columns} values, {stride} bytes a row; a feature has one column, unpadded")
+        raise DataError(
+            f"{path}: {rows} x {columns} values, {numbered(stride, 'byte')} a row; a feature has one column, unpadded"
+        )
     if len(data) != _HEADER.size + rows * dtype.itemsize:
-        raise DataError(f"{path}: {len(data)} bytes, but its header announces {rows} values of {dtype.itemsize}")
+        announced = f"{numbered(rows, 'value')} of {dtype.itemsize}"
+        raise DataError(f"{path}: {numbered(len(data), 'byte')}, but its header announces {announced}")
     feature = np.frombuffer(data, dtype, offset=_HEADER.size)
     if not np.isfinite(feature).all():
         raise DataError(f"{path}: value {int(np.argmin(np.isfinite(feature)))} is not finite")
@@ -92,7 +97,7 @@ class FeatureFiles:
     def __init__(self, root: Path, ending: str, faces: FaceList) -> None:
         self._root, self._ending, self._faces = root, ending, faces
         digest = blake2b(f"{root.resolve()}\n{ending}\n".encode(errors="surrogateescape"), digest_size=16)
-        with Reporter().bar(f"looking for {len(faces.names)} features", len(faces.names)) as advance:
+        with Reporter().bar(f"looking for {numbered(len(faces.names), 'feature')}", len(faces.names)) as advance:
             for first, states in _batches(self._states, len(faces.names)):
                 digest.update(
                     "\n".join(f"{faces.names[first + at]} {state}" for at, state in enumerate(states)).encode()
@@ -155,7 +160,9 @@ class FeatureFiles:
                 path = self._path(index)
                 feature = read_feature(path)
                 if len(feature) != matrix.shape[1]:
-                    raise DataError(f"{path}: {len(feature)} values, but the list's first face has {matrix.shape[1]}")
+                    raise DataError(
+                        f"{path}: {numbered(len(feature), 'value')}, but the list's first face has {matrix.shape[1]}"
+                    )
                 with np.errstate(over="ignore"):
                     norm = np.linalg.norm(feature.astype(np.float64))
                 if not 0 < norm < np.inf:
@@ -163,7 +170,7 @@ class FeatureFiles:
                 matrix[index] = feature / norm
             return [None] * len(rows)
 
-        with Reporter().bar(f"reading {len(matrix)} features", len(matrix)) as advance:
+        with Reporter().bar(f"reading {numbered(len(matrix), 'feature')}", len(matrix)) as advance:
             for _, done in _batches(read, len(matrix)):
                 advance(len(done))
 
@@ -179,7 +186,9 @@ def load_matrix(path: Path, faces: FaceList) -> Floats:
     """
     stored = map_matrix(path)
     if len(stored) != len(faces.names):
-        raise DataError(f"{path}: {len(stored)} rows, but {faces.source} lists {len(faces.names)} faces")
+        raise DataError(
+            f"{path}: {numbered(len(stored), 'row')}, but {faces.source} lists {numbered(len(faces.names), 'face')}"
+        )
     return unit_matrix(stored.shape, lambda part: stored[part], lambda row: f"{path}: row {row}")
 
 

@@ -20,6 +20,7 @@ from fedface_flwr.protocols.pairs_list import read_list_pairs
 from fedface_flwr.protocols.pairs_options import Options
 from fedface_flwr.protocols.pairs_pack import read_pack_pairs
 from fedface_flwr.protocols.pairs_set import FOLDS, Pairs
+from fedface_flwr.wording import numbered
 
 _OF_EVERY_FORMAT = ("format", "flip", "far_rules")
 _OF_FORMAT = {
@@ -140,4 +141,4 @@ def _loader(kind: str, read: Options) -> Callable[[], Pairs]:
 
 def _check(pairs: Pairs, source: str) -> None:
     if pairs.same.all() or not pairs.same.any():
-        raise DataError(f"{source}: the {len(pairs.same)} pairs are all of one kind, so nothing can be verified")
+        raise DataError(f"{source}: {numbered(len(pairs.same), 'pair')}, all of one kind, so nothing can be verified")

@@ -18,6 +18,7 @@ from fedface_flwr.protocols.pairs_set import (
     text_lines,
     whole_number,
 )
+from fedface_flwr.wording import numbered
 
 _FOLDS = 10
 TOLD = "given for one person, consecutive for two"
@@ -47,7 +48,7 @@ def read_calfw_pairs(path: Path, images: Path, folds: int | None) -> Pairs:
     """
     lines = text_lines(path)
     if not lines or len(lines) % 2:
-        raise DataError(f"{path}: {len(lines)} lines do not make pairs, which have two each")
+        raise DataError(f"{path}: {numbered(len(lines), 'line')} cannot make pairs, which have two each")
     album, tokens = Album(path), list[int]()
     for (number, first), (_, second) in zip(lines[::2], lines[1::2], strict=True):
         where = f"line {number}"

@@ -19,6 +19,7 @@ from fedface_flwr.protocols.pairs_set import (
     text_lines,
     whole_number,
 )
+from fedface_flwr.wording import numbered
 
 
 def read_lfw_pairs(path: Path, images: Path, extension: str, folds: int | None) -> Pairs:
@@ -50,7 +51,7 @@ def read_lfw_pairs(path: Path, images: Path, extension: str, folds: int | None) 
     given, each = _header(path, lines[0])
     if len(lines) - 1 != 2 * (given or 1) * each:
         expected = 2 * (given or 1) * each
-        raise DataError(f"{path}: {len(lines) - 1} pairs follow the first line, which announces {expected}")
+        raise DataError(f"{path}: {numbered(len(lines) - 1, 'pair')} after the first line, which announces {expected}")
     album = Album(path)
     for place, (number, line) in enumerate(lines[1:]):
         where = f"line {number}"

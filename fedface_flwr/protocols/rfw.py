@@ -16,6 +16,7 @@ from fedface_flwr.evaluation.pictures import Embedder
 from fedface_flwr.protocols.pairs_options import Options
 from fedface_flwr.protocols.pairs_pack import read_pack_pairs
 from fedface_flwr.protocols.pairs_set import CONSECUTIVE, Album, Pairs, consecutive, text_lines, whole_number
+from fedface_flwr.wording import numbered
 
 RACES = ("African", "Asian", "Caucasian", "Indian")
 _FOLDS = 10
@@ -175,7 +176,7 @@ def from_options(name: str, options: Mapping[str, object], root: Path) -> RfwBen
         try:
             pairs = load()
             if pairs.same.all() or not pairs.same.any():
-                told = f"the {len(pairs.same)} pairs are all of one kind, so nothing can be verified"
+                told = f"{numbered(len(pairs.same), 'pair')}, all of one kind, so nothing can be verified"
                 raise DataError(f"{read.folder('folder')}: {told}")
         except DataError as error:
             raise DataError(f"{name}: {race}: {error}") from error

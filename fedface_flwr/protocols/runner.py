@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 
 from fedface_flwr.errors import FedFaceError
-from fedface_flwr.evaluation.figures import FEATURES, NOTE_SEPARATOR, Curve, Figure
+from fedface_flwr.evaluation.figures import FEATURES, Curve, Figure
 from fedface_flwr.evaluation.pictures import Embedder
 from fedface_flwr.protocols.protocol import Benchmark
+from fedface_flwr.protocols.steering import noted
+from fedface_flwr.wording import numbered
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ def evaluate(
     say : callable
         Takes a line for the user when a benchmark is over.
     notes : mapping of str to str, optional
-        By benchmark, what all its figures' notes are to say.
+        By benchmark, that its packs steered the model, which all its figures' notes are to say.
     """
     notes = notes or {}
     figures: list[Figure] = []
@@ -68,11 +70,11 @@ def evaluate(
             continue
         finally:
             seconds[benchmark.name] = perf_counter() - began
-        figures += _told(outcome.figures, benchmark.feature_files, notes.get(benchmark.name, ""))
+        figures += _told(outcome.figures, benchmark.feature_files, notes)
         curves += outcome.curves
         for part, reason in outcome.failures.items():
             _fail(f"{benchmark.name} {part}", benchmark.name, reason, failures, say)
-        say(f"{benchmark.name}: {len(outcome.figures)} figures in {seconds[benchmark.name]:.1f} s")
+        say(f"{benchmark.name}: {numbered(len(outcome.figures), 'figure')} in {seconds[benchmark.name]:.1f} s")
     return Evaluation(tuple(figures), tuple(curves), failures, seconds)
 
 
@@ -81,8 +83,7 @@ def _fail(what: str, benchmark: str, reason: str, failures: dict[str, str], say:
     say(f"{what}: failed: {failures[what]}")
 
 
-def _told(figures: Sequence[Figure], feature_files: str, note: str) -> Iterator[Figure]:
+def _told(figures: Sequence[Figure], feature_files: str, notes: Mapping[str, str]) -> Iterator[Figure]:
     source = {FEATURES: feature_files} if feature_files else {}
     for figure in figures:
-        said = NOTE_SEPARATOR.join(filter(None, (figure.note, note)))
-        yield replace(figure, conditions=figure.conditions | source, note=said)
+        yield noted(replace(figure, conditions=figure.conditions | source), notes)

@@ -17,6 +17,7 @@ from fedface_flwr.evaluation.identification import Search, cmc, mean_average_pre
 from fedface_flwr.evaluation.pictures import Embedded, Embedder
 from fedface_flwr.protocols.pairs_options import Options
 from fedface_flwr.protocols.pairs_set import FilePictures
+from fedface_flwr.wording import numbered
 
 _PARTS = ("Probe", "Gallery_Match", "Gallery_Distractor")
 _OFFICIAL = (3728, 4443, 153428)
@@ -83,8 +84,8 @@ class TinyFaceBenchmark:
         )
 
     def _figures(self, found: Search, flip: str) -> Iterator[Figure]:
-        probes, mates, distractors = (f"{count:,}" for count in self.counts)
-        conditions = {"gallery": f"{mates} mates and {distractors} distractors", "flip": flip}
+        probes, mates, distractors = map(numbered, self.counts, ("probe", "mate", "distractor"))
+        conditions = {"gallery": f"{mates} and {distractors}", "flip": flip}
         notes = []
         if self.counts != _OFFICIAL:
             notes.append(
@@ -92,7 +93,7 @@ class TinyFaceBenchmark:
             )
         unmated = int(np.count_nonzero(~found.mated))
         if unmated:
-            notes.append(f"{unmated} of {probes} probes have no mate and are left out")
+            notes.append(f"left out, for want of a mate: {unmated} of {probes}")
         note = "; ".join(notes)
         for rank in _RANKS:
             yield Figure(self.name, _PROTOCOL, f"rank {rank}", rank_rate(found, rank), conditions, note=note)

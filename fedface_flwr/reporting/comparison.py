@@ -21,6 +21,7 @@ from fedface_flwr.reporting.plots import INK, legend_above, line_style, new_figu
 from fedface_flwr.reporting.progress import number, percent
 from fedface_flwr.reporting.run_folder import RunFolder
 from fedface_flwr.reporting.summary import Summary, read_summary
+from fedface_flwr.wording import numbered
 
 
 def comparison_table(summaries: Sequence[Summary]) -> Table:
@@ -73,7 +74,7 @@ def write_comparison(path: Path, run_dirs: Sequence[Path]) -> None:
     methods = ", ".join(dict.fromkeys(summary["method"] for summary in summaries))
     body = [
         "<h1>Comparison of runs</h1>",
-        paragraph(f"{len(labels)} runs: {methods}.", "lead"),
+        paragraph(f"{numbered(len(labels), 'run')}: {methods}.", "lead"),
         section("Results", _html_table(labels, summaries)),
         section("Curves", *_curves(labels, histories, _union(summaries, "loss_ema"))),
     ]

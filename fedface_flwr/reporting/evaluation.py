@@ -50,6 +50,8 @@ class Header:
         Digest of the model's weights, in whichever file and precision; empty if the file does not say.
     sources : mapping of str to str
         What each benchmark's figures are of: ``model``, or the names of its feature files.
+    packs : mapping of str to mapping of str to str
+        By benchmark that has any, SHA-256 of its verification packs by the names of their files.
     """
 
     model: str
@@ -61,6 +63,7 @@ class Header:
     date: str
     model_weights: str = ""
     sources: Mapping[str, str] = field(default_factory=dict)
+    packs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -229,6 +232,7 @@ def write_results(
         "suite": {"file": header.suite, "digest": header.suite_digest, "only": list(header.only)},
         "versions": dict(header.versions),
         "sources": dict(header.sources),
+        "packs": {benchmark: dict(packs) for benchmark, packs in header.packs.items()},
         "date": header.date,
         "seconds": {name: round(value, 3) for name, value in seconds.items()},
         "failures": dict(failures),

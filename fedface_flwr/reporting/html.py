@@ -17,6 +17,7 @@ from fedface_flwr.reporting.plots import run_figures, save_png, to_svg
 from fedface_flwr.reporting.progress import number, percent, shown_tar
 from fedface_flwr.reporting.run_folder import RunFolder
 from fedface_flwr.reporting.summary import Account, Summary, TestFigures, read_summary
+from fedface_flwr.wording import numbered
 
 OTHER_LIMIT = 0.10
 """Share of the wall time that a run may spend outside of its phases and Flower's start-up."""
@@ -92,10 +93,8 @@ def _read_config(path: Path) -> str:
 def _head(summary: Summary, history: History) -> list[str]:
     results = [f"{percent(figures['accuracy'])} on {pack}" for pack, figures in summary["tests"].items()]
     silos = history.trainers
-    sentence = (
-        f"{summary['method']} trained on {len(silos)} silos ({enumeration(silos)}) for {summary['rounds']} "
-        f"rounds of {summary['steps_per_round']} steps"
-    )
+    plan = f"{numbered(summary['rounds'], 'round')} of {numbered(summary['steps_per_round'], 'step')}"
+    sentence = f"{summary['method']} trained on {numbered(len(silos), 'silo')} ({enumeration(silos)}) for {plan}"
     if results:
         mean = " in the mean of the silos' own models" if "tests_by_silo" in summary else ""
         sentence += f" and reaches a verification accuracy of {enumeration(results)}{mean}"

@@ -6,7 +6,8 @@ run goes on from its last event's time). Losses are in nats, accuracies and TAR 
 times in seconds. A number that is not finite is written as null.
 
 ``start``
-    ``method``, ``seed``, ``rounds``, ``steps_per_round``, ``trainers`` [names], ``validators`` [names].
+    ``method``, ``seed``, ``rounds``, ``steps_per_round``, ``trainers`` [names], ``validators`` [names;
+    empty without Federated Validation].
 ``round``: one training round, when it is over
     ``round`` (from 1), ``rate``, ``silos`` {name: {``loss``, ``accuracy`` (margin-free), ``loss_ema``,
     ``seconds``, ``bytes_down``, ``bytes_up``}}, ``weights`` {name: w; empty where nothing is averaged},

@@ -8,6 +8,7 @@ from typing import Any
 
 from fedface_flwr.reporting.metrics import Event
 from fedface_flwr.reporting.summary import tar_and_doubt
+from fedface_flwr.wording import numbered
 
 
 def describe(event: Event, rounds: int) -> str | None:
@@ -59,7 +60,7 @@ def _start(event: Event) -> str:
     who = f"trainers {' '.join(event['trainers'])}"
     if event["validators"]:
         who += f", validators {' '.join(event['validators'])}"
-    plan = f"{event['rounds']} rounds of {event['steps_per_round']} steps"
+    plan = f"{numbered(event['rounds'], 'round')} of {numbered(event['steps_per_round'], 'step')}"
     return f"{event['method']}, seed {event['seed']}: {plan}, {who}"
 
 

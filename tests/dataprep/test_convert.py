@@ -335,6 +335,23 @@ def test_broken_pictures_left_out(tmp_path, capsys):
     assert listed.count("\n") == 6
 
 
+def test_the_same_damage_gets_the_same_text_and_one_advice(tmp_path, capsys):
+    (tmp_path / "faces/one").mkdir(parents=True)
+    (tmp_path / "faces/one/a.jpg").write_bytes(b"no picture")
+    (tmp_path / "faces/one/b.jpg").write_bytes(face_picture(1))
+    (tmp_path / "faces/one/c.jpg").write_bytes(face_picture(2)[:300])
+    assert convert(tmp_path / "faces", tmp_path / "set") == 1
+    assert capsys.readouterr().err == (
+        f"fedface-data: {tmp_path}/faces/one/a.jpg: the image cannot be decoded (not a whole JPEG or PNG picture); "
+        "remove or replace it; --skip-broken leaves such pictures out\n"
+    )
+    for name in ("once", "again"):
+        assert convert(tmp_path / "faces", tmp_path / name, "--skip-broken") == 0
+    listed = (tmp_path / "once/broken.txt").read_text()
+    assert listed == (tmp_path / "again/broken.txt").read_text()
+    assert "0x" not in listed
+
+
 def test_nothing_left(tmp_path, capsys):
     (tmp_path / "faces/one").mkdir(parents=True)
     (tmp_path / "faces/one/a.jpg").write_bytes(b"x")

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import struct
 import subprocess
@@ -75,7 +76,8 @@ def test_changed_and_missing_files(pack, capsys):
     code, lines = verified(capsys, pack, "--sums", pack.parent / "SUMS")
     assert code == 1
     assert lines == [
-        f"FAILED {pack.parent}/property: missing; the checksum file lists it",
+        f"FAILED {pack.parent}/property: missing; the checksum file lists property, which is looked for in {pack} or "
+        f"{pack.parent}",
         f"{pack}: 1 failed: 0 broken, 0 not square, 0 faults, 1 of 3 checksums wrong",
     ]
 
@@ -236,6 +238,53 @@ def test_three_commands_count_the_same_things(tmp_path, capsys):
     )
     assert len((tmp_path / "set/broken.txt").read_text().splitlines()) == 5
     assert verified(capsys, tmp_path / "set") == (0, [f"{tmp_path}/set: 5 pictures whole"])
+
+
+@pytest.mark.parametrize(
+    ("declared", "told"),
+    [
+        ("2,9,9", "declares 9x9, but .*train.rec: record 1 is 8x8"),
+        ("3,8,8", "declares 3 identities, but the labels are those of 2"),
+        ("1,8,8", "declares 1 identity, but the labels are those of 2"),
+        ("2;8;8", "not 'identities,height,width'"),
+    ],
+)
+def test_three_commands_count_a_wrong_property_alike(tmp_path, capsys, declared, told):
+    folder = write_recordio(tmp_path / "pack", public_pack([0, 0, 1]), declared)
+    code, lines = verified(capsys, folder)
+    assert (code, lines[-1]) == (1, f"{folder}: 1 failed: 0 broken, 0 not square, 1 fault")
+    assert re.match(rf"FAILED {folder}/property: {told}", lines[0])
+    assert main(["inspect", str(folder), "--json"]) == 1
+    seen = json.loads(capsys.readouterr().out)
+    assert [f"FAILED {fault}" for fault in seen["faults"]] == lines[:-1]
+    for command in (["convert"], ["split", "--parts", "2"]):
+        assert main([command[0], str(folder), str(tmp_path / "set"), *command[1:]]) == 1
+        assert f"{seen['faults'][0]}; convert --skip-broken passes over this" in capsys.readouterr().err
+    assert main(["convert", str(folder), str(tmp_path / "set"), "--skip-broken"]) == 0
+    assert "; 1 fault passed over, see " in capsys.readouterr().out
+    assert (tmp_path / "set/broken.txt").read_text() == f"{seen['faults'][0]}\n"
+    assert (tmp_path / "set/property").read_text() == "2,8,8\n"
+
+
+def test_identities_that_were_lost_with_their_pictures_are_no_second_fault(tmp_path, capsys):
+    payloads = {1: face(0, png(pixels(0))), 2: face(1, b"")}
+    code, lines = verified(capsys, write_recordio(tmp_path / "pack", payloads, "2,8,8"))
+    assert (code, len(lines)) == (1, 2)
+    assert "record 2: holds no image" in lines[0]
+
+
+def test_files_are_named_as_the_set_was(tmp_path, capsys, monkeypatch):
+    payloads = public_pack([0, 0, 1, 1])
+    payloads[1], payloads[2] = face(0, b"no picture"), face(0, b"")
+    write_recordio(tmp_path / "pack", payloads, "2,9,9")
+    monkeypatch.chdir(tmp_path)
+    _, lines = verified(capsys, "pack")
+    assert len(lines) > 3
+    assert all(line.startswith("FAILED pack/") for line in lines[:-1])
+    assert str(tmp_path) not in "".join(lines)
+    assert main(["convert", "pack", "set", "--skip-broken"]) == 0
+    assert all(line.startswith("pack/") for line in Path("set/broken.txt").read_text().splitlines())
+    assert str(tmp_path) not in Path("set/broken.txt").read_text()
 
 
 def test_one_of_a_thing_is_not_several(tmp_path, capsys):

@@ -3,14 +3,20 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
-from runs import events_of, finish, living_processes, start
+from runs import events_of, finish, launch, living_processes, start
 from safetensors.numpy import load_file
 
+from fedface_flwr.files import locked
 from fedface_flwr.reporting.summary import read_summary
 
 
@@ -84,6 +90,55 @@ def test_a_failing_run_says_why_on_its_last_line_and_leaves_no_process(tmp_path:
     assert code == 1
     assert "nowhere/celeba: no such folder of faces" in err.strip().splitlines()[-1]
     assert living_processes(tmp_path) == []
+    log = (tmp_path / "run" / "flower" / "superlink.log").read_bytes()
+    # There is nothing to go on from, so the folder is free.
+    code, out, err = finish(start(tmp_path, "training.rounds=1"))
+    assert code == 0, out + err
+    assert events_of(tmp_path, "error") == []
+    assert len(events_of(tmp_path, "round")) == 1
+    assert (tmp_path / "run" / "flower.interrupted-1" / "superlink.log").read_bytes() == log
+
+
+@pytest.mark.timeout(900)
+def test_a_run_interrupted_as_it_starts_does_not_keep_its_folder(tmp_path: Path) -> None:
+    process = start(tmp_path, "training.rounds=1")
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "run" / "flower" / "superlink.log").exists():
+        assert time.monotonic() < deadline, "Flower does not start"
+    process.send_signal(signal.SIGINT)
+    code, _, err = finish(process)
+    assert (code, err.splitlines()[-1]) == (130, "fedface: interrupted")
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+    code, _, err = finish(launch(tmp_path, f"resume={tmp_path / 'run'}"))
+    assert code == 1
+    assert "never began has nothing to go on from: give its own command again" in err.splitlines()[-1]
+    code, out, err = finish(start(tmp_path, "training.rounds=1"))
+    assert code == 0, out + err
+
+
+def test_a_folder_whose_run_still_starts_is_not_taken(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    (run / "flower").mkdir(parents=True)
+    with locked(run / "run.lock"):
+        code, _, err = finish(start(tmp_path))
+    assert code == 1
+    assert "its run goes on in another process" in err.splitlines()[-1]
+    # As of a simulation whose launcher alone was killed.
+    waits = [sys.executable, "-c", "input()"]
+    environment = os.environ | {"FEDFACE_RUN": "1"}
+    with subprocess.Popen(waits, cwd=run, env=environment, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as left:
+        code, _, err = finish(start(tmp_path))
+        left.communicate(b"\n")
+    assert code == 1
+    assert "processes of its run still work in it" in err.splitlines()[-1]
+    assert sorted(path.name for path in run.iterdir()) == ["flower", "run.lock"]
+
+
+def test_a_refused_command_makes_no_folder(tmp_path: Path) -> None:
+    for arguments in (["training.rounds=0"], ["seed=often", "run.dir=new/deep/run"]):
+        code, _, err = finish(launch(tmp_path, *arguments))
+        assert code == 1, err
+        assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

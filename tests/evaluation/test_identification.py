@@ -232,7 +232,7 @@ def test_what_cannot_be_searched_is_said():
         ident.cmc(alone, 5)
     with pytest.raises(DataError, match="probes without"):
         ident.tpir_at_fpir(ident.search(rows, ids, rows, ids), [0.1])
-    with pytest.raises(DataError, match="no mate"):
+    with pytest.raises(DataError, match="3 probes without a mate"):
         ident.tpir_at_fpir_pooled(alone, [0.1])
     with pytest.raises(ConfigError, match="asked for it"):
         ident.mean_average_precision(ident.search(rows, ids, rows, ids))

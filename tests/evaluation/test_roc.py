@@ -204,7 +204,10 @@ def test_a_false_rate_is_doubted_where_few_decide_it():
     assert doubt(1e-2, 99) == ("not decided: 99 impostor pairs cannot show a FAR of 1e-02", False)
     assert doubt(1e-2, 100) == ("uncertain: it rests on the 1 nearest of 100 impostor pairs", True)
     assert doubt(1e-2, 1000) == ("", True)
-    assert doubt(0.1, 7, "searches", "an FPIR") == ("not decided: 7 searches cannot show an FPIR of 1e-01", False)
+    of = ("search", "searches")
+    assert doubt(0.1, 7, of, "an FPIR") == ("not decided: 7 searches cannot show an FPIR of 1e-01", False)
+    assert doubt(0.1, 1, of, "an FPIR") == ("not decided: 1 search cannot show an FPIR of 1e-01", False)
+    assert doubt(0.1, 1, at_most=True)[0] == "not decided: at most 1 impostor pair cannot show a FAR of 1e-01"
     assert doubt(1e-3, 3000, at_most=True) == (
         "uncertain: it rests on the at most 3 nearest of at most 3000 impostor pairs",
         True,

@@ -122,9 +122,9 @@ def test_what_does_not_fit_is_an_error() -> None:
     plain, mirrored, faces = faces_of(0)
     with pytest.raises(ConfigError, match="F1 needs"):
         template_features(plain, None, faces, ALL_FLAGS)
-    with pytest.raises(DataError, match="300 faces have templates, but 299 have features"):
+    with pytest.raises(DataError, match="300 faces with templates, but 299 with features"):
         template_features(plain[1:], mirrored, faces, ALL_FLAGS)
-    with pytest.raises(DataError, match="300 faces have templates, but 299 have mirrored features"):
+    with pytest.raises(DataError, match="300 faces with templates, but 299 with mirrored features"):
         template_features(plain, mirrored[1:], faces, ALL_FLAGS)
     with pytest.raises(DataError, match="do not match mirrored ones"):
         template_features(plain, mirrored[:, 1:], faces, ALL_FLAGS)

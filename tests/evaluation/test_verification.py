@@ -49,7 +49,7 @@ def test_embedding_without_direction_is_an_error(bad):
 
 
 def test_odd_number_of_embeddings_is_an_error():
-    with pytest.raises(DataError, match="3 embeddings do not form pairs"):
+    with pytest.raises(DataError, match="3 embeddings cannot form pairs"):
         pair_distances(np.ones((3, 2), dtype=np.float32))
 
 

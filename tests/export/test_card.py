@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from fedface_flwr.evaluation.figures import Figure
 from fedface_flwr.export.command import main
 from fedface_flwr.models.ir import IRBackbone
 from fedface_flwr.reporting.evaluation import Header, write_results
+from fedface_flwr.reporting.metrics import MetricsLog
 from fedface_flwr.reporting.run_folder import RunFolder
 from fedface_flwr.reporting.summary import write_summary
 
@@ -167,12 +170,75 @@ def test_what_the_silos_of_a_deployed_run_had_is_known_to_them_alone(module: IRB
     assert "synthetic" not in card.partition("## Check of the export")[0]
 
 
-def results_of(model: Path, path: Path, figures: Sequence[Figure] = (), **options: int) -> Path:
+def results_of(
+    model: Path,
+    path: Path,
+    figures: Sequence[Figure] = (),
+    packs: Mapping[str, Mapping[str, str]] | None = None,
+    **options: int,
+) -> Path:
     """Write what an evaluation of a model leaves."""
     opened = open_backbone(model, device="cpu", **options)
     found = figures or [Figure("lfw", "p", "accuracy", 0.5)]
-    write_results(path, Header(model.name, opened.digest, "s.yaml", "0", (), {}, "now", opened.weights), found, {}, {})
+    header = Header(model.name, opened.digest, "s.yaml", "0", (), {}, "now", opened.weights, packs=packs or {})
+    write_results(path, header, found, {}, {})
     return path
+
+
+BY_CONTENT = "folds 6 to 10 of 10 of faces.bin steered the averaging weights of this model"
+BY_NAME = "folds 6 to 10 of 10 of validator gate, by its name this pack, steered the averaging weights of this model"
+
+
+@pytest.mark.parametrize(
+    ("content", "benchmark", "packs", "note"),
+    [
+        (b"pack", "pairs", {"pairs": {"faces.bin": hashlib.sha256(b"pack").hexdigest()}}, BY_CONTENT),
+        # Of the validator's name, but another pack.
+        (b"pack", "gate", {"gate": {"gate.bin": hashlib.sha256(b"other").hexdigest()}}, ""),
+        (b"", "pairs", {"pairs": {"gate.bin": hashlib.sha256(b"pack").hexdigest()}}, BY_NAME),
+        # The same pairs in another format.
+        (b"pack", "gate", {}, ""),
+        # Results that do not tell their packs have the benchmark's name alone.
+        (b"pack", "gate", None, BY_NAME),
+        (b"pack", "pairs", None, ""),
+    ],
+)
+def test_the_card_tells_what_steered_the_model_where_an_export_of_it_was_evaluated(
+    module: IRBackbone,
+    tmp_path: Path,
+    content: bytes,
+    benchmark: str,
+    packs: dict[str, dict[str, str]] | None,
+    note: str,
+) -> None:
+    run = tmp_path / "run"
+    parties = ("data.silos=[bank,school]", "data.validators=[gate.bin]", "data.tests=[]", "data.fold_half=second")
+    write_run(run, "data=faces", f"data.root={tmp_path}", *parties)
+    with MetricsLog(run / "metrics.jsonl") as log:
+        log.write({"event": "validation", "round": 1, "training_round": 2})
+    if content:
+        (tmp_path / "gate.bin").write_bytes(content)
+    write_summary(run / "summary.json", summary("fedface", tests={}))  # type: ignore[arg-type]
+    write_checkpoint(module, run / "checkpoint.safetensors")
+    main([str(run), str(tmp_path / "face.onnx")])
+    found = [Figure(benchmark, "p", "accuracy", 0.5, note="few"), Figure(benchmark, "p", "AUC", float("nan"))]
+    path = results_of(tmp_path / "face.onnx", tmp_path / "results.json", found, packs)
+    if packs is None:
+        told = json.loads(path.read_text())
+        del told["packs"]
+        path.write_text(json.dumps(told))
+    # Of the run itself, so that they have the note.
+    noted = [replace(figure, note="; ".join(filter(None, (figure.note, note)))) for figure in found]
+    own = results_of(run, tmp_path / "own.json", noted, packs)
+    main([str(run), str(tmp_path / "again.onnx"), "--results", str(path), "--results", str(own)])
+    card = (tmp_path / "again.onnx.md").read_text()
+    rows = [line for line in card.splitlines() if line.startswith(f"| {benchmark} |")]
+    said = "; ".join(filter(None, ("few", note)))
+    assert rows == [
+        f"| {benchmark} | accuracy | p | 0.50000 | {said} |",
+        f"| {benchmark} | AUC | p | not decided | {note} |",
+    ]
+    assert "By fedface-eval: run on s.yaml, now. Found again, as above: 2 figures." in card
 
 
 def test_results_of_any_export_of_the_model_are_the_models(checkpoint: Path, tmp_path: Path) -> None:
@@ -229,6 +295,9 @@ def test_figures_of_feature_files_stay_off_the_card(
             "figure 0: missing or of another type: protocol, metric, note, conditions",
         ),
         ({"figures": ["x"]}, "figure 0: is str, not an object"),
+        ({"packs": []}, "packs is of another type"),
+        ({"packs": {"lfw": "lfw.bin"}}, "packs is of another type"),
+        ({"packs": {"lfw": {"lfw.bin": 1}}}, "packs is of another type"),
     ],
 )
 def test_results_that_are_not_its_own_are_refused(

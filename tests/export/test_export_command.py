@@ -186,6 +186,24 @@ def test_options_that_cannot_work(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "MODEL and OUT are missing"),
+        (["run"], "OUT is missing"),
+        (["--bogus"], "unrecognized arguments: --bogus"),
+        (["run", "m.onnx", "third"], "unrecognized arguments: third"),
+    ],
+)
+def test_a_command_line_that_cannot_be_meant_ends_with_2(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert capsys.readouterr().err.endswith(f"fedface-export: error: {said}\n")
+
+
 def test_an_onnx_file_has_no_weights_to_export(
     exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

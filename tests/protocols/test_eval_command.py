@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from fedface_flwr.data.synthetic import SyntheticFaces
 from fedface_flwr.evaluation.embedding import score_pairs
 from fedface_flwr.models import IRBackbone
 from fedface_flwr.protocols import command
+from fedface_flwr.reporting.metrics import MetricsLog
 
 SIZE = 16
 
@@ -254,12 +256,9 @@ def test_a_benchmark_that_fails_leaves_the_others_figures(ground: Path, capsys: 
     ("arguments", "reason"),
     [
         (["model.safetensors", "absent.yaml"], "absent.yaml: no such file"),
-        (["model.safetensors"], "SUITE.yaml is missing: fedface-eval model.safetensors SUITE.yaml"),
-        (["images"], "SUITE.yaml is missing: fedface-eval images SUITE.yaml"),
         (["model.safetensors", "images"], "images: is a folder, not a YAML file"),
         (["absent.safetensors", "suite.yaml"], "absent.safetensors"),
         (["model.safetensors", "suite.yaml", "--only", "lfw"], "has no lfw; it has pack, table"),
-        (["model.safetensors", "suite.yaml", "--batch-size", "0"], "--batch-size 0: must be at least 1"),
         (["model.safetensors", "suite.yaml", "--device", "abacus"], "abacus"),
         (["model.safetensors", "suite.yaml", "--cache", "toy.bin"], "toy.bin"),
     ],
@@ -275,6 +274,32 @@ def test_what_cannot_be_run_is_said_in_a_line(
     assert reason in printed
     assert "Traceback" not in printed
     assert not (ground / "evaluation-suite").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ([], "SUITE.yaml is missing: fedface-eval [MODEL] SUITE.yaml"),
+        (["model.safetensors"], "SUITE.yaml is missing: fedface-eval model.safetensors SUITE.yaml"),
+        (["images"], "SUITE.yaml is missing: fedface-eval images SUITE.yaml"),
+        (["--bogus"], "unrecognized arguments: --bogus"),
+        (["model.safetensors", "--bogus"], "unrecognized arguments: --bogus"),
+        (["model.safetensors", "suite.yaml", "third"], "unrecognized arguments: third"),
+        (["model.safetensors", "suite.yaml", "--batch-size", "0"], "--batch-size 0: must be at least 1"),
+    ],
+)
+def test_a_command_line_that_cannot_be_meant_ends_with_2(
+    ground: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], reason: str
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        command.main(arguments)
+    assert caught.value.code == 2
+    assert capsys.readouterr().err.endswith(f"fedface-eval: error: {reason}\n")
+
+
+def test_options_may_stand_between_model_and_suite(ground: Path) -> None:
+    command.main(["model.safetensors", "--device", "cpu", "suite.yaml", "--only", "pack"])
+    assert results()["suite"]["only"] == ["pack"]
 
 
 def test_benchmarks_that_need_a_model_are_named_before_anything_is_written(
@@ -346,16 +371,19 @@ def test_open_set_curves_are_drawn_and_a_failed_task_keeps_the_others_figures(
     assert {figure["protocol"] for figure in content["figures"]} == {"IJB-C 1:1"}
 
 
-def write_run(folder: Path, *overrides: str) -> None:
-    """Leave what a run leaves: its configuration and its model."""
+def write_run(folder: Path, *overrides: str, validations: Sequence[tuple[int, int]] = ((1, 0),)) -> None:
+    """Leave what a run leaves: its configuration, its model and, by round and training round, its validations."""
     config = compose_config(overrides, {"run.dir": str(folder), "run.token": "t", "run.launched": 0.0})
     folder.mkdir(parents=True)
     OmegaConf.save(OmegaConf.create(json.loads(config.to_json())), folder / "config.yaml")
     save(folder / "checkpoint.safetensors")
+    with MetricsLog(folder / "metrics.jsonl") as log:
+        for at, done in validations:
+            log.write({"event": "validation", "round": at, "training_round": done})
 
 
-FILES = ("data=faces", "data.silos=[a]", "data.tests=[]")
-DEPLOYED = ("federation=deploy", "superlink=s", "data.silos=[a]", "data.tests=[]")
+FILES = ("data=faces", "data.silos=[a,b]", "data.tests=[]")
+DEPLOYED = ("federation=deploy", "superlink=s", "data.silos=[a,b]", "data.tests=[]")
 SAID = {
     "first": "folds 1 to 5 of 10 of toy.bin steered the averaging weights of this model",
     "second": "folds 6 to 10 of 10 of toy.bin steered the averaging weights of this model",
@@ -378,7 +406,9 @@ SAID = {
             (*DEPLOYED, "data.validators=[toy]", "data.fold_half=first"),
             "folds 1 to 5 of 10 of validator toy, by its name this pack, steered the averaging weights of this model",
         ),
-        (("data.silos=[a]", "data.validators=[toy]", "data.tests=[]"), ""),
+        (("data.silos=[a,b]", "data.validators=[toy]", "data.tests=[]"), ""),
+        # A single trainer's weight is 1, whoever validates.
+        ((*FILES, "data.silos=[a]", "data.validators=[gate.bin]"), ""),
     ],
 )
 def test_packs_that_steered_the_weights_are_told(
@@ -396,6 +426,33 @@ def test_packs_that_steered_the_weights_are_told(
     page = Path("evaluation-suite", "report.html").read_text()
     # Once for each of the benchmark's two tables.
     assert printed.count("steered the") == page.count("steered the") == 2 * bool(note)
+
+
+@pytest.mark.parametrize(
+    ("validations", "steered"),
+    [
+        ([], False),
+        ([(3, 0)], False),  # synchronous, after the last of three rounds: nothing was averaged any more
+        ([(2, 0), (3, 0)], True),
+        ([(2, 3)], True),  # beside the last round
+        (None, True),  # without a log nobody knows, and the warning is kept
+    ],
+)
+def test_only_a_validation_before_the_last_average_steers(
+    ground: Path, validations: Sequence[tuple[int, int]] | None, steered: bool
+) -> None:
+    options = (*FILES, f"data.root={ground}", "data.validators=[toy.bin]", "training.rounds=3")
+    write_run(ground / "run", *options, validations=validations or [])
+    if validations is None:
+        (ground / "run" / "metrics.jsonl").unlink()
+    command.main(["run", "suite.yaml", "--device", "cpu", "--only", "pack"])
+    assert {"steered" in figure["note"] for figure in results()["figures"]} == {steered}
+
+
+def test_the_results_tell_the_packs_by_their_content(ground: Path) -> None:
+    evaluate()
+    digest = hashlib.sha256((ground / "toy.bin").read_bytes()).hexdigest()
+    assert results()["packs"] == {"pack": {"toy.bin": digest}}
 
 
 def test_where_nobody_bounds_the_lines_a_figure_takes_one(

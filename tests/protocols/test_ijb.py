@@ -305,5 +305,5 @@ def test_an_archive_or_a_matrix_of_other_faces_is_refused(tmp_path: Path) -> Non
     with pytest.raises(DataError, match="an archive of arrays"):
         run(small, features="features.npz")
     np.save(tmp_path / "features.npy", small.features[1:])
-    with pytest.raises(DataError, match=f"{len(small.template) - 1} rows, but {len(small.template)} faces"):
+    with pytest.raises(DataError, match=f"{len(small.template) - 1} rows, but {len(small.template)} faces listed"):
         run(small)

@@ -94,7 +94,7 @@ def test_damaged_pairs_name_file_and_line(small: Small, change, why: str) -> Non
 def test_pairs_of_one_kind_verify_nothing(small: Small) -> None:
     path = small.meta / "ijbc_template_pair_label.txt"
     path.write_text("".join(f"{a} {b} 0\n" for a, b, _ in small.pairs))
-    with pytest.raises(DataError, match=r"0 of \d+ pairs are genuine: nothing can be verified"):
+    with pytest.raises(DataError, match=r"0 of \d+ pairs genuine: nothing can be verified"):
         read_pairs(small.meta, "C", ids(small))
 
 

@@ -192,16 +192,16 @@ def test_features_that_do_not_go_together_are_refused(devkit, values, said):
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"", "0 bytes are no feature"),
+        (b"", "0 bytes, which is no feature"),
         (feature_bytes([1, 2])[:-1], "header announces 2 values"),
         (feature_bytes([1, 2]) + b"\0", "header announces 2 values"),
-        (feature_bytes([1, 2], (2**31 - 1, 1, 4, 5)), "announces 2147483647"),
+        (feature_bytes([1, 2], (2**31 - 1, 1, 4, 5)), "announces 2,147,483,647 values"),
         (feature_bytes([1, 2], (-2, 1, 4, 5)), "-2 x 1 values"),
         (feature_bytes([1, 2], (1, 2, 8, 5)), "one column"),
         (feature_bytes([1, 2], (2, 1, 8, 5)), "8 bytes a row"),
         (feature_bytes([1, 2], (2, 1, 4, 0)), "type code 0"),
         (feature_bytes([1, np.inf]), "value 1 is not finite"),
-        (feature_bytes(np.ones(1 << 18)), "more bytes are no feature"),
+        (feature_bytes(np.ones(1 << 18)), "more bytes, which is no feature"),
     ],
 )
 def test_a_damaged_feature_is_refused(tmp_path, data, said):

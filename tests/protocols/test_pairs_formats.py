@@ -86,8 +86,8 @@ def test_lfw_in_one_set_deals_each_kind_into_folds(tmp_path: Path) -> None:
         (["ten 300"], "line 1: 'ten' is not a whole number"),
         (["2 1 1"], "is not the number of folds and of pairs"),
         (["0 1"], "line 1: '0' is not a whole number of at least 1"),
-        (FOLDS[:-1], "3 pairs follow the first line, which announces 4"),
-        ([*FOLDS, FOLDS[-1]], "5 pairs follow"),
+        (FOLDS[:-1], "3 pairs after the first line, which announces 4"),
+        ([*FOLDS, FOLDS[-1]], "5 pairs after"),
         ([FOLDS[0], FOLDS[2], FOLDS[1], *FOLDS[3:]], r"line 2: .* is not NAME n1 n2"),
         ([*FOLDS[:-1], FOLDS[1]], "line 5: .* is not NAME1 n1 NAME2 n2"),
         ([*FOLDS[:-1], "Bob\t3\tAnn_Lee\t-2"], "line 5: '-2' is not a whole number"),
@@ -208,8 +208,8 @@ def test_without_told_folds_both_kinds_are_dealt(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "0 lines do not make pairs"),
-        ("A_0001.jpg 1\n", "1 lines do not make pairs"),
+        ("", "0 lines cannot make pairs"),
+        ("A_0001.jpg 1\n", "1 line cannot make pairs"),
         ("A_0001.jpg 1\nA_0002.jpg 2\n", "line 1: the two lines of a pair end in 1 and 2"),
         ("A_0001.jpg\nA_0002.jpg 2\n", "line 1: 'A_0001.jpg' is not the name of a picture and a number"),
         ("A_0001.jpg 3\nA_0002.jpg 3\n", "folds up to 3 are named; there should be 10"),
@@ -298,7 +298,7 @@ def test_a_table_without_folds(album: Path) -> None:
         ("left,right,same\na.png,z.png,1\n", "line 2: there is no picture"),
         ('left,right,same\n"a.png,b.png,1\n', "not CSV"),
         ("left,right,same,fold\na.png,b.png,1,x\n", "line 2: fold: 'x' is not a whole number"),
-        ("left,right,same\na.png,b.png,1\n", "1 pairs cannot fill 10 folds"),
+        ("left,right,same\na.png,b.png,1\n", "1 pair cannot fill 10 folds"),
     ],
 )
 def test_tables_that_break_the_form(album: Path, text: str, reason: str) -> None:

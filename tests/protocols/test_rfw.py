@@ -140,8 +140,8 @@ def test_what_is_missing_is_said(sets):
         from_options("rfw", {"folder": ".", "format": "packs", "ending": ".bin"}, root)
     path = root / "txts" / "Indian" / "Indian_pairs.txt"
     path.write_text("\n".join(path.read_text().splitlines()[::2]) + "\n")
-    with pytest.raises(DataError, match=r"Indian: .*: the 10 pairs are all of one kind"):
+    with pytest.raises(DataError, match=r"Indian: .*: 10 pairs, all of one kind"):
         from_options("rfw", {"folder": "."}, root)
     path.write_text("m.0a 1 2\n")
-    with pytest.raises(DataError, match="1 pairs cannot fill 10 folds"):
+    with pytest.raises(DataError, match="1 pair cannot fill 10 folds"):
         from_options("rfw", {"folder": "."}, root)

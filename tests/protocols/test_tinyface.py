@@ -88,7 +88,7 @@ def test_figures_agree_with_plain_loops(test_set):
         assert found["mAP", "trapezoidal"].value != found["mAP", "standard"].value
         note = found["rank 1", None].note
         assert "3,728 probes" in note
-        assert "6 of 24 probes have no mate" in note
+        assert "left out, for want of a mate: 6 of 24 probes" in note
     first, second = outcome.curves
     assert first.y[0] == np.mean(plain_ranks(rows, False)[0] <= 1)
     assert (np.diff(second.y) >= 0).all()

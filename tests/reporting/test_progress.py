@@ -19,6 +19,10 @@ SILOS = ["celeba", "fiw"]
         ),
         (start_event(["a"], [], rounds=60), "fedface, seed 0: 60 rounds of 10 steps, trainers a"),
         (
+            start_event(["a"], [], rounds=1) | {"steps_per_round": 1},
+            "fedface, seed 0: 1 round of 1 step, trainers a",
+        ),
+        (
             round_event(7, SILOS, 5.0),
             "round  7/60  loss celeba 4.00 fiw 4.00  w 0.50/0.50  2.8 s  slowest celeba 2.0 s",
         ),

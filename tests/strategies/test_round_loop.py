@@ -58,6 +58,15 @@ def start(config, **hooks):
     return loop, events, grid
 
 
+@pytest.mark.parametrize("method", ["solo", "pfm", "fedface"])
+def test_the_run_names_validators_only_where_they_move_the_weights(tmp_path, method):
+    config = tiny_config(tmp_path, method)
+    loop, events = make_loop(config)
+    loop.summary()
+    assert config.data.scorers
+    assert events[0]["validators"] == (list(config.data.scorers) if method == "fedface" else [])
+
+
 def test_a_trainer_that_fails_ends_the_run_naming_it_and_the_round(tmp_path):
     config = tiny_config(tmp_path, "fedavg")
     complaint = r"^round 2: 2 of 3 trainers answered, 3 are needed \(beta: .*power cut.*\)$"
