@@ -8,6 +8,7 @@ import importlib
 import logging
 import os
 import select
+import shlex
 import shutil
 import signal
 import sys
@@ -18,11 +19,13 @@ from functools import partial
 from pathlib import Path
 
 from clients.node import deployed
+from clients.service import forkserver
 from clients.service.folder import Lock, ServiceFolder, holder
-from clients.service.forkserver import COMMAND, install
+from clients.service.forkserver import COMMAND, ENTRY
 from clients.service.host import Answerer, Host, log
 from clients.service.proxy import ping
 from fedface_flwr.errors import FedFaceError
+from fedface_flwr.files import replacing
 
 ANSWER = "clients.party:answer"
 IDLE = 1800.0
@@ -105,11 +108,32 @@ def warm(options: argparse.Namespace) -> None:
     if command is None:
         raise FedFaceError(f"{COMMAND} is neither beside {sys.executable} nor on PATH; is Flower installed?")
     try:
-        path = install(str(folder), command)
+        path = install(folder, command)
         # As bytes: a path is any.
         sys.stdout.buffer.write(os.fsencode(path) + b"\n")
     except OSError as error:
         raise FedFaceError(f"{folder / COMMAND}: cannot be written ({error.strerror})") from error
+
+
+def install(folder: Path, command: str, entry: str = ENTRY) -> Path:
+    """Write the command that is to be first on PATH, and return its path.
+
+    Parameters
+    ----------
+    folder : Path
+        A private folder, absolute, in which it and the fork server's socket, lock and log lie.
+    command : str
+        Flower's own command, absolute.
+    entry : str
+        What that command runs, as ``module:function``.
+    """
+    script = os.path.abspath(forkserver.__file__)
+    words = [sys.executable, "-I", "-S", script, "call", str(folder), entry, command]
+    path = folder / COMMAND
+    with replacing(path, durable=False) as temporary:
+        temporary.write_bytes(os.fsencode(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n'))
+        temporary.chmod(0o700)
+    return path
 
 
 def _holder(folder: ServiceFolder) -> int | None:

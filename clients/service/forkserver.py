@@ -2,7 +2,7 @@
 """A fork server for Flower's ClientApp processes, so that they begin with Flower imported.
 
 Flower starts ``flwr-clientapp`` for every message, and importing Flower takes longer than all that the silo's service
-leaves to be done. A command of that name which :func:`install` writes, first on PATH, is this file's :func:`call`: it
+leaves to be done. A command of that name, which ``fedface-silo warm`` writes, is this file's :func:`call`: it
 asks the fork server of its folder for a process that does what Flower's own command would do, and lives as long as
 that one. Where there is no fork server it starts one, and becomes Flower's own command. A process so forked holds
 nothing of earlier messages, for the fork server reads none, nor anything of the app, which each message may bring anew.
@@ -30,7 +30,6 @@ import itertools
 import json
 import os
 import select
-import shlex
 import signal
 import socket
 import struct
@@ -433,33 +432,8 @@ class _Folder:
         return f"/proc/self/fd/{self._file}/{name}"
 
 
-def install(folder: str, command: str, entry: str = ENTRY) -> str:
-    """Write the command that is to be first on PATH, and return its path.
-
-    Parameters
-    ----------
-    folder : str
-        A private folder, absolute, in which it, its socket and its lock lie.
-    command : str
-        Flower's own command, absolute.
-    entry : str
-        What that command runs, as ``module:function``.
-    """
-    words = [sys.executable, "-I", "-S", os.path.abspath(__file__), "call", folder, entry, command]
-    path = os.path.join(folder, COMMAND)
-    temporary = f"{path}.{os.getpid()}.tmp"
-    try:
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o700), "wb") as file:
-            file.write(os.fsencode(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n'))
-        os.replace(temporary, path)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-    return path
-
-
 def main() -> None:
-    """Be a caller or the fork server, by the command line that :func:`install` or :func:`_start` made."""
+    """Be a caller or the fork server, by the command line that ``fedface-silo warm`` or :func:`_start` made."""
     role, folder = sys.argv[1:3]
     if role == "call":
         call(folder, sys.argv[3], sys.argv[4], sys.argv[5:])

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 from service_processes import HERE, eventually
 
-from clients.service.forkserver import COMMAND, LENGTH, SOCKET, install
+from clients.service.command import install
+from clients.service.forkserver import COMMAND, LENGTH, SOCKET
 
 COLD = '#!/bin/sh\necho cold >>"$0.calls"\nexit 9\n'
 
@@ -45,7 +46,7 @@ class Site:
         self.cold = folder / "cold"
         self.cold.write_text(COLD)
         self.cold.chmod(0o700)
-        self.command = install(str(self.folder), str(self.cold), "fork_entry:run")
+        self.command = install(self.folder, str(self.cold), "fork_entry:run")
         self.results = folder / "results"
         self.results.mkdir()
         self._count = 0
