@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import select
 import signal
 import socket
 import subprocess
@@ -265,7 +266,13 @@ class Deployment:
                 script.wait()
         for process in self.processes():
             try:
-                os.kill(process, signal.SIGKILL)
+                handle = os.pidfd_open(process)
+                try:
+                    signal.pidfd_send_signal(handle, signal.SIGKILL)
+                    # A signal is sent before it is obeyed, and the next deployment is to find none of this one.
+                    select.select([handle], [], [], 60)
+                finally:
+                    os.close(handle)
             except ProcessLookupError:
                 continue
 

@@ -22,5 +22,7 @@ def test_parties_of_this_machine_join_without_a_door(tmp_path: Path) -> None:
         assert not (federation.kits / "server/run/door.pid").exists()
         federation.flwr("run", str(ECHO), federation.link, "--run-config", f'megabytes=1 out="{out}"')
         federation.wait_for(out.exists, "the echo app has written its result")
-    assert json.loads(out.read_text()) == {"nodes": ["alpha"], "same": {"alpha": True}}
-    assert federation.processes() == {}
+        assert json.loads(out.read_text()) == {"nodes": ["alpha"], "same": {"alpha": True}}
+        assert federation.stop("alpha") == federation.stop("server") == 0
+        # A fork server that is still importing notices afterwards that its SuperExec has ended.
+        federation.wait_for(lambda: federation.processes() == {}, "no process is left")
