@@ -30,10 +30,14 @@ class Exchange:
         Seconds from now, after which no reply is waited for.
     waiting : iterable of str
         Ids of messages that are out already.
+    stop : threading.Event, optional
+        Ends it early.
     """
 
-    def __init__(self, link: Link, timeout: float, waiting: Iterable[str] = ()) -> None:
-        self._link, self._deadline = link, time.monotonic() + timeout
+    def __init__(
+        self, link: Link, timeout: float, waiting: Iterable[str] = (), stop: threading.Event | None = None
+    ) -> None:
+        self._link, self._deadline, self._stop = link, time.monotonic() + timeout, stop or threading.Event()
         self._lanes: list[set[str]] = [set() for _ in range(link.lanes)]
         self._waiting: set[str] = set()
         self._lock = threading.Lock()
@@ -42,9 +46,11 @@ class Exchange:
         for number in waiting:
             self._wait_for(number)
 
-    def add(self, message: Message) -> None:
-        """Send a message."""
-        self._wait_for(self._link.push(message))
+    def add(self, message: Message) -> str:
+        """Send a message and return its id."""
+        number = self._link.push(message)
+        self._wait_for(number)
+        return number
 
     def _wait_for(self, number: str) -> None:
         with self._lock:
@@ -62,15 +68,20 @@ class Exchange:
             self._over.set()
 
     def _next(self) -> list[Message]:
-        """Return the next reply alone, or none if the time is over."""
-        try:
-            come = self._come.get(timeout=max(self._deadline - time.monotonic(), 0))
-        except queue.Empty:
-            return []
-        if isinstance(come, BaseException):
-            raise come
-        self._waiting.discard(come.metadata.reply_to_message_id)
-        return [come]
+        """Return the next reply alone, or none if the time is over or somebody has said stop."""
+        while not self._stop.is_set():
+            left = self._deadline - time.monotonic()
+            try:
+                come = self._come.get(timeout=max(min(left, self._link.poll), 0))
+            except queue.Empty:
+                if left <= 0:
+                    break
+                continue
+            if isinstance(come, BaseException):
+                raise come
+            self._waiting.discard(come.metadata.reply_to_message_id)
+            return [come]
+        return []
 
     def _fetch(self, lane: set[str]) -> None:
         """Fetch a lane's replies until the exchange is over; what comes later than that is dropped."""

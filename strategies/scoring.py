@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from fedface_flwr.errors import ProtocolError
 from fedface_flwr.federation.difference import AnchoredModel
 from fedface_flwr.federation.layout import ModelState
 from strategies.anchor import Anchor
+from strategies.exchange import Exchange
 
 if TYPE_CHECKING:
     from strategies.round_loop import RoundLoop
@@ -64,6 +64,7 @@ class ScoringRound:
         stop: threading.Event,
     ) -> None:
         self._loop, self._number, self._candidates, self._anchor, self._stop = loop, number, candidates, anchor, stop
+        self._exchange = Exchange(loop.link, loop.config.federation.round_timeout, stop=stop)
         self._serialise = Serialiser()
         self._todo = {name: deque(range(len(candidates))) for name in loop.config.data.scorers}
         self._open: dict[str, Sent] = {}
@@ -79,34 +80,24 @@ class ScoringRound:
             If no validator scored all candidates, in the run's first validation round, with each one's reason: later
             ones may be out of reach for a while.
         """
-        federation = self._loop.config.federation
-        deadline = time.monotonic() + federation.round_timeout
         faults: dict[str, str] = {}
-        while self._push_more() or self._open:
-            if self._stop.is_set():
-                return None
-            if time.monotonic() > deadline:
-                late = {sent.validator for sent in self._open.values()}
-                faults |= dict.fromkeys(late, f"no score within {federation.round_timeout:g} s")
-                break
-            replies = self._loop.link.pull(self._open)
-            for reply in replies:
-                self._take(self._open.pop(reply.metadata.reply_to_message_id), reply, faults)
-            if not replies:
-                time.sleep(federation.poll)
-        return self._complete(faults)
+        self._push_more()
+        for reply in self._exchange:
+            self._take(self._open.pop(reply.metadata.reply_to_message_id), reply, faults)
+            self._push_more()
+        if self._open and self._stop.is_set():
+            return None
+        late = f"no score within {self._loop.config.federation.round_timeout:g} s"
+        return self._complete({sent.validator: late for sent in self._open.values()} | faults)
 
-    def _push_more(self) -> bool:
-        """Keep ``federation.depth`` messages with each validator; return whether any were sent."""
-        sent = False
+    def _push_more(self) -> None:
+        """Keep ``federation.depth`` messages with each validator."""
         for name, todo in self._todo.items():
             ahead = sum(out.validator == name for out in self._open.values())
             brings = self._anchor is not None and not self._anchor.held_by(name)
             depth = 1 if brings else self._loop.config.federation.depth
             for _ in range(min(len(todo), depth - ahead)):
                 self._push(Sent(name, todo.popleft(), brings))
-                sent = True
-        return sent
 
     def _push(self, sent: Sent) -> None:
         model = self._candidates[sent.candidate]
@@ -117,7 +108,7 @@ class ScoringRound:
         kind, group = MessageType.EVALUATE, f"candidate-{sent.candidate}"
         message = loop.link.message(sent.validator, kind, self._serialise(arrays), scalars, group)
         self.bytes_down += num_bytes(message.content)
-        self._open[loop.link.push(message)] = sent
+        self._open[self._exchange.add(message)] = sent
 
     def _take(self, sent: Sent, reply: Message, faults: dict[str, str]) -> None:
         name = sent.validator

@@ -7,27 +7,29 @@ import threading
 import time
 
 import pytest
-from grid import PartyGrid, tiny_config
+from grid import PartyGrid, SilenceError, hurry, make_loop, of_kind, party_of, tiny_config
 from test_link import prepare
 
 from fedface_flwr.training.backbone import build_backbone
 from fedface_flwr.training.flat import FlatModel
+from strategies.exchange import Exchange
 from strategies.link import Link
 
 TRAINERS = ("alpha", "beta", "gamma")
 
 
 class UploadingGrid(PartyGrid):
-    """Waits in a pull, as Flower's does, until the replies that it has found are uploaded: beta's not before it may."""
+    """Waits in a pull, as Flower's does, until the replies that it has found are uploaded: one's not before it may."""
 
-    def __init__(self, config):
+    def __init__(self, config, slow="beta"):
         super().__init__(config)
+        self.slow = slow
         self.uploaded = threading.Event()
         self.uploading = threading.Event()
 
     def pull_messages(self, message_ids):
         replies = list(super().pull_messages(message_ids))
-        slow = {m.metadata.message_id for m in self.sent if m.content.config_records["config"].get("party") == "beta"}
+        slow = {m.metadata.message_id for m in self.sent if party_of(m) == self.slow}
         if any(reply.metadata.reply_to_message_id in slow for reply in replies):
             self.uploading.set()
             assert self.uploaded.wait(30)
@@ -121,4 +123,41 @@ def test_threads_end_with_a_reader_who_stops_early(config, layout, grid):
     replies = iter(ask(link, layout, 60))
     next(replies)
     replies.close()
+    assert ended()
+
+
+def test_who_says_stop_ends_the_wait_for_what_does_not_come(config, layout, grid):
+    def hush(message):
+        raise SilenceError
+
+    grid.before["beta"] = hush
+    link, stop = link_to(grid, config, lanes=1), threading.Event()
+    exchange = Exchange(link, 3600, stop=stop)
+    for party in TRAINERS:
+        exchange.add(prepare(link, layout, party))
+    replies = iter(exchange)
+    assert {link.party_of(next(replies)), link.party_of(next(replies))} == {"alpha", "gamma"}
+    threading.Timer(0.05, stop.set).start()
+    assert list(replies) == []
+    assert ended()
+
+
+def test_a_score_whose_upload_never_ends_holds_up_no_other_validator(tmp_path):
+    config = tiny_config(
+        tmp_path, "fedface", "training.rounds=1", "data.tests=[]", "federation.lanes=2", "federation.depth=1"
+    )
+
+    def on_event(loop, event):
+        if event["event"] == "round":
+            grid.slow = "delta"
+            hurry(loop, 5)
+
+    loop, events = make_loop(config, on_event)
+    with UploadingGrid(config, slow="nobody") as grid:
+        loop.start(grid)
+        grid.uploaded.set()
+    assert [set(event["scores"]) for event in of_kind(events, "validation")] == [{"epsilon"}]
+    assert [event["message"] for event in of_kind(events, "warning")] == [
+        "validation 1 goes on without delta: no score within 5 s"
+    ]
     assert ended()
