@@ -33,7 +33,8 @@ from fedface_flwr.reporting.failed_start import clear_failed_start, has_run
 from fedface_flwr.reporting.progress import describe
 from fedface_flwr.reporting.run_folder import RunFolder
 from fedface_flwr.reporting.tail import MetricsTail
-from fedface_flwr.simulation import Simulation, simulated_in
+from fedface_flwr.run_processes import simulated_in
+from fedface_flwr.simulation import Simulation
 
 # How long nothing may be heard of a run before Flower itself is asked; its command line costs a second of a core.
 QUIET = 20.0

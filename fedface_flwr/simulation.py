@@ -13,16 +13,15 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
 from fedface_flwr.config import Config
 from fedface_flwr.errors import FedFaceError
 from fedface_flwr.flower import PATIENCE, FlowerRun, quiet_environment
+from fedface_flwr.run_processes import MARK, Keeper, RunProcesses
 
 LOG = "superlink.log"
-MARK = "FEDFACE_RUN"
 # A Unix socket's path may have 107 bytes; Ray appends some 70 to its folder's.
 LONGEST_RAY_PATH = 36
 
@@ -46,7 +45,7 @@ class Simulation:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._home = Path(config.run.dir) / "flower"
-        self._token = secrets.token_hex(8)
+        self._processes = RunProcesses(secrets.token_hex(8), config.run.dir)
 
     def __enter__(self) -> Simulation:
         # Of a run that ended; its log has been named to someone.
@@ -55,6 +54,7 @@ class Simulation:
             self._home.rename(self._home.with_name(f"flower.interrupted-{earlier + 1}"))
         self._home.mkdir(parents=True)
         self._ray = _ray_folder(Path.cwd() / ".fedface")
+        self._keeper = Keeper(self._processes, self._ray)
         self._environment = self._make_environment()
         self._flower = FlowerRun(self._config, "run", self._environment, f"see {self._home / LOG}")
         try:
@@ -82,7 +82,7 @@ class Simulation:
             # Everything here talks over the loopback interface, which no proxy reaches.
             "no_proxy": "127.0.0.1,localhost",
             "NO_PROXY": "127.0.0.1,localhost",
-            MARK: self._token,
+            MARK: self._processes.token,
         }
 
     def _start(self) -> None:
@@ -142,7 +142,7 @@ class Simulation:
         return "interrupted"
 
     def _end(self) -> None:
-        """End the SuperLink, then whatever of this run is left: Ray's processes outlive the one that started them."""
+        """End everything, though a person is impatient."""
         # A second Ctrl-C must not leave the rest behind.
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         handlers = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
@@ -153,57 +153,12 @@ class Simulation:
                 signal.signal(number, handler)
 
     def _end_all(self) -> None:
-        for number, patience in ((signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0)):
-            deadline = time.monotonic() + patience
-            while (left := list(self._processes())) and time.monotonic() < deadline:
-                for process in left:
-                    _kill(process, number)
-                time.sleep(0.2)
+        self._processes.end()
         if hasattr(self, "_superlink"):
             self._superlink.wait(timeout=PATIENCE)
             self._log.close()
         shutil.rmtree(self._ray, ignore_errors=True)
-
-    def _processes(self) -> Iterator[int]:
-        """Yield the ids of this run's living processes, which carry its mark in their environment.
-
-        Ray's helpers write their title over their environment; they are known by that title and the folder they run in.
-        """
-        mark = f"{MARK}={self._token}".encode()
-        here = os.path.realpath(self._config.run.dir)
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                marked = mark in (folder / "environ").read_bytes().split(b"\0")
-                titled = (folder / "cmdline").read_bytes().startswith(b"ray::")
-                inside = titled and os.readlink(folder / "cwd") == here
-                dead = (folder / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
-            except OSError:
-                # It ended while we looked, or is another user's.
-                continue
-            if (marked or inside) and not dead:
-                yield int(folder.name)
-
-
-def simulated_in(run: Path) -> bool:
-    """Return whether a process of any simulation works in a run's folder, as when its launcher alone was killed."""
-    here = os.path.realpath(run)
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            inside = os.readlink(folder / "cwd") == here
-            if inside and f"\0{MARK}=".encode() in b"\0" + (folder / "environ").read_bytes():
-                return True
-        except OSError:
-            # It ended while we looked, or is another user's.
-            continue
-    return False
-
-
-def _kill(process: int, number: signal.Signals) -> None:
-    try:
-        os.kill(process, number)
-    except ProcessLookupError:
-        # It ended by itself in the meantime.
-        return
+        self._keeper.dismiss()
 
 
 def _healthy(port: int) -> bool:

@@ -56,14 +56,20 @@ def events_of(folder: Path, kind: str) -> list[Event]:
     return [event for event in read_metrics(folder / "run" / "metrics.jsonl") if event["event"] == kind]
 
 
-def living_processes(folder: Path) -> list[str]:
-    """Return the command lines of processes that a run left behind: those that still work in its folder."""
-    left = []
+def living_processes(folder: Path) -> dict[int, str]:
+    """Return the ids and command lines of processes that a run left behind: those that still work in its folder."""
+    left = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             if os.readlink(entry / "cwd").startswith(str(folder)):
-                left.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+                left[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
         except OSError:
             # It ended while we looked, or is another user's.
             continue
     return left
+
+
+def environment_of(process: int) -> dict[str, str]:
+    """Return a process's environment as it was started with."""
+    entries = Path(f"/proc/{process}/environ").read_text().split("\0")
+    return dict(entry.split("=", 1) for entry in entries if "=" in entry)

@@ -44,7 +44,7 @@ def test_a_run_leaves_its_folder_and_nothing_else(twins: list[Path]) -> None:
     assert expected | {"tensorboard", "silos"} == {path.name for path in run.iterdir()}
     assert {path.name for path in (run / "plots").iterdir()} == {"loss.png", "accuracy.png", "weights.png"}
     assert list((run / "tensorboard").iterdir())
-    assert living_processes(twins[0]) == []
+    assert living_processes(twins[0]) == {}
     assert {path.name for path in twins[0].iterdir()} == {"run", ".fedface"}
     assert not list((twins[0] / ".fedface").glob("ray-*"))
 
@@ -89,7 +89,7 @@ def test_a_failing_run_says_why_on_its_last_line_and_leaves_no_process(tmp_path:
     code, _, err = finish(start(tmp_path, "data=faces", f"data.root={tmp_path / 'nowhere'}"))
     assert code == 1
     assert "nowhere/celeba: no such folder of faces" in err.strip().splitlines()[-1]
-    assert living_processes(tmp_path) == []
+    assert living_processes(tmp_path) == {}
     log = (tmp_path / "run" / "flower" / "superlink.log").read_bytes()
     # There is nothing to go on from, so the folder is free.
     code, out, err = finish(start(tmp_path, "training.rounds=1"))

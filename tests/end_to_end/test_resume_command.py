@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from grid import run_loop
 from omegaconf import OmegaConf
-from runs import events_of, finish, launch, living_processes, start
+from runs import environment_of, events_of, finish, launch, living_processes, start
 from safetensors.numpy import load_file
 
 from fedface_flwr.compose import compose_config
@@ -29,14 +30,20 @@ def wait_for_round(folder: Path, number: int) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_an_interrupted_run_goes_on_to_the_bits_of_one_that_was_not(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_an_interrupted_run_goes_on_to_the_bits_of_one_that_was_not(tmp_path: Path, number: signal.Signals) -> None:
     options = ("fv.mode=sync", "training.rounds=40", "training.steps_per_round=4", "wire=differences")
     process = start(tmp_path, *options)
     wait_for_round(tmp_path, 3)
-    process.terminate()
+    superlink = next(one for one, command in living_processes(tmp_path).items() if "flower-superlink" in command)
+    sockets = Path(environment_of(superlink)["RAY_TMPDIR"])
+    assert sockets.is_dir()
+    process.send_signal(number)
+    # A killed one's processes are ended by its keeper, which holds the launcher's standard error as long as it lives.
     code, out, err = finish(process)
     assert code != 0, out + err
-    assert living_processes(tmp_path) == []
+    assert living_processes(tmp_path) == {}
+    assert not sockets.exists()
     done = len(events_of(tmp_path, "round"))
     assert 3 <= done < 40
 
