@@ -39,7 +39,7 @@ class Anchor:
         self._holders: set[str] = set()
 
     def encode(self, number: int, averages: npt.NDArray[np.float32], counters: Counters) -> Iterator[AnchoredModel]:
-        """Yield the candidates of validation round ``number`` as they travel; ``averages`` are spent.
+        """Yield the candidates of validation round ``number`` as they travel.
 
         Raises
         ------
@@ -51,10 +51,10 @@ class Anchor:
             self._values, self._since = averages[0].copy(), number
             self._version = f"{number}-{secrets.token_hex(8)}"
             self._holders.clear()
-        parameters = slice(self._num_parameters)
+        anchor = self._values[: self._num_parameters]
         for values in averages:
-            values[parameters] -= self._values[parameters]
-            difference = encode(values[parameters], self._dtype)
+            difference = encode(values[: self._num_parameters], self._dtype, anchor)
+            # Copies, for whoever has all averages lets go of them.
             yield AnchoredModel(self._version, difference, values[self._num_parameters :].copy(), counters)
 
     def with_anchor(self, model: AnchoredModel) -> AnchoredModel:

@@ -74,6 +74,19 @@ class Site:
         out, err = process.communicate(text, timeout=60)
         return process.returncode, read(result), out + err
 
+    def called_twice(self, files: str = "", then: str = ":") -> tuple[subprocess.Popen[str], dict[str, Any]]:
+        """Have a shell call until there is a fork server that follows it, and again; return it and the fork's state."""
+        program = f'"$0" "$@" --parent-pid $$; read line; "$0" "$@" --parent-pid $$ {files}; {then}'
+        shell, result = self.start("0", "sh", "-c", program)
+        eventually(self.listens)
+        assert shell.stdin is not None
+        shell.stdin.write("go on\n")
+        shell.stdin.flush()
+        eventually(result.exists)
+        state = read(result)
+        assert state is not None
+        return shell, state
+
     def warm(self) -> int:
         """Have a fork server up; return its process."""
         assert self.call("0")[0] == 9
@@ -216,17 +229,9 @@ def test_after_the_fork_servers_death_the_command_itself_is_run_and_another_serv
 
 
 def test_a_fork_server_ends_with_the_process_it_follows(site: Site) -> None:
-    # The callers' parent is the shell, which then waits for its input's end.
-    parent, result = site.start("0", "sh", "-c", '"$0" "$@" --parent-pid $$; read line; "$0" "$@" --parent-pid $$; cat')
-    eventually(site.listens)
-    assert site.call("0")[:2] == (9, None), "forked for the child of another process than it follows"
-    assert parent.stdin is not None
-    parent.stdin.write("go on\n")
-    parent.stdin.flush()
-    eventually(result.exists)
-    state = read(result)
-    assert state is not None
+    parent, state = site.called_twice(then="cat")
     assert state["followed"] == str(parent.pid)
+    assert site.call("0")[:2] == (9, None), "forked for the child of another process than it follows"
     server = state["parent"]
     assert alive(server)
     parent.kill()
@@ -328,15 +333,7 @@ def test_a_caller_without_a_working_folder_becomes_the_command_itself(site: Site
 
 @pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
 def test_a_callers_connection_is_never_taken_for_one_of_its_files(site: Site, closed: str) -> None:
-    program = f'"$0" "$@" --parent-pid $$; read line; "$0" "$@" --parent-pid $$ {closed}'
-    parent, result = site.start("0", "sh", "-c", program)
-    eventually(site.listens)
-    assert parent.stdin is not None
-    parent.stdin.write("go on\n")
-    parent.stdin.flush()
-    eventually(result.exists)
-    state = read(result)
-    assert state is not None
+    _, state = site.called_twice(files=closed)
     assert state["files"] == 4
 
 
