@@ -11,22 +11,14 @@ import dataclasses
 import json
 import math
 import re
-import sys
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
 from fedface_flwr.errors import ConfigError
-
-T = TypeVar("T")
-
-
-def _require(ok: bool, key: str, value: object, rule: str) -> None:
-    if not ok:
-        raise ConfigError(f"{key}={value!r}: {rule}")
+from fedface_flwr.typed import build, require
 
 
 @dataclass(frozen=True)
@@ -40,10 +32,10 @@ class ModelConfig:
     dropout: float
 
     def __post_init__(self) -> None:
-        _require(self.width >= 1, "model.width", self.width, "the first stage needs at least one channel")
-        _require(self.input_size >= 16, "model.input_size", self.input_size, "must be at least 16")
-        _require(self.embedding >= 1, "model.embedding", self.embedding, "must be at least 1")
-        _require(0 <= self.dropout < 1, "model.dropout", self.dropout, "must be in [0, 1)")
+        require(self.width >= 1, "model.width", self.width, "the first stage needs at least one channel")
+        require(self.input_size >= 16, "model.input_size", self.input_size, "must be at least 16")
+        require(self.embedding >= 1, "model.embedding", self.embedding, "must be at least 1")
+        require(0 <= self.dropout < 1, "model.dropout", self.dropout, "must be in [0, 1)")
 
 
 @dataclass(frozen=True)
@@ -55,8 +47,8 @@ class HeadConfig:
     margin: float
 
     def __post_init__(self) -> None:
-        _require(self.scale > 0, "head.scale", self.scale, "must be positive")
-        _require(0 <= self.margin < math.pi, "head.margin", self.margin, "must be in [0, pi)")
+        require(self.scale > 0, "head.scale", self.scale, "must be positive")
+        require(0 <= self.margin < math.pi, "head.margin", self.margin, "must be in [0, pi)")
 
 
 @dataclass(frozen=True)
@@ -73,12 +65,12 @@ class OptimizerConfig:
     weight_decay: float
 
     def __post_init__(self) -> None:
-        _require(self.rate > 0, "optimizer.rate", self.rate, "must be positive")
+        require(self.rate > 0, "optimizer.rate", self.rate, "must be positive")
         rising = all(a < b for a, b in pairwise((0.0, *self.milestones, 1.0)))
-        _require(rising, "optimizer.milestones", list(self.milestones), "must rise strictly within (0, 1)")
-        _require(0 < self.factor <= 1, "optimizer.factor", self.factor, "must be in (0, 1]")
-        _require(0 <= self.momentum < 1, "optimizer.momentum", self.momentum, "must be in [0, 1)")
-        _require(self.weight_decay >= 0, "optimizer.weight_decay", self.weight_decay, "must not be negative")
+        require(rising, "optimizer.milestones", list(self.milestones), "must rise strictly within (0, 1)")
+        require(0 < self.factor <= 1, "optimizer.factor", self.factor, "must be in (0, 1]")
+        require(0 <= self.momentum < 1, "optimizer.momentum", self.momentum, "must be in [0, 1)")
+        require(self.weight_decay >= 0, "optimizer.weight_decay", self.weight_decay, "must not be negative")
 
 
 @dataclass(frozen=True)
@@ -93,11 +85,11 @@ class TrainingConfig:
     loss_smoothing: float
 
     def __post_init__(self) -> None:
-        _require(self.rounds >= 1, "training.rounds", self.rounds, "must be at least 1")
-        _require(self.steps_per_round >= 1, "training.steps_per_round", self.steps_per_round, "must be at least 1")
-        _require(self.batch_size >= 2, "training.batch_size", self.batch_size, "BatchNorm needs at least 2 images")
-        _require(0 <= self.flip <= 1, "training.flip", self.flip, "is a probability")
-        _require(0 <= self.loss_smoothing < 1, "training.loss_smoothing", self.loss_smoothing, "must be in [0, 1)")
+        require(self.rounds >= 1, "training.rounds", self.rounds, "must be at least 1")
+        require(self.steps_per_round >= 1, "training.steps_per_round", self.steps_per_round, "must be at least 1")
+        require(self.batch_size >= 2, "training.batch_size", self.batch_size, "BatchNorm needs at least 2 images")
+        require(0 <= self.flip <= 1, "training.flip", self.flip, "is a probability")
+        require(0 <= self.loss_smoothing < 1, "training.loss_smoothing", self.loss_smoothing, "must be in [0, 1)")
 
 
 @dataclass(frozen=True)
@@ -110,20 +102,20 @@ class SyntheticConfig:
     pair_identities: int
 
     def __post_init__(self) -> None:
-        _require(self.identities >= 2, "data.synthetic.identities", self.identities, "must be at least 2")
-        _require(
+        require(self.identities >= 2, "data.synthetic.identities", self.identities, "must be at least 2")
+        require(
             self.images_per_identity >= 1,
             "data.synthetic.images_per_identity",
             self.images_per_identity,
             "must be at least 1",
         )
-        _require(
+        require(
             self.pairs >= 20 and self.pairs % 20 == 0,
             "data.synthetic.pairs",
             self.pairs,
             "must be a multiple of 20: ten folds, half of each positive",
         )
-        _require(
+        require(
             self.pair_identities >= 20,
             "data.synthetic.pair_identities",
             self.pair_identities,
@@ -145,14 +137,14 @@ class DataConfig:
     synthetic: SyntheticConfig
 
     def __post_init__(self) -> None:
-        _require(len(self.silos) >= 1, "data.silos", list(self.silos), "at least one silo must train")
-        _require(bool(self.root) or self.kind != "files", "data.root", self.root, "must be the folder of the data")
+        require(len(self.silos) >= 1, "data.silos", list(self.silos), "at least one silo must train")
+        require(bool(self.root) or self.kind != "files", "data.root", self.root, "must be the folder of the data")
         for key, names in (("silos", self.silos), ("validators", self.validators), ("tests", self.tests)):
             own = [Path(n).name if key == "silos" else _stem(n) for n in names]
-            _require(len(set(own)) == len(names), f"data.{key}", list(names), "names must differ")
-            _require(all(own), f"data.{key}", list(names), "names must not be empty")
+            require(len(set(own)) == len(names), f"data.{key}", list(names), "names must differ")
+            require(all(own), f"data.{key}", list(names), "names must not be empty")
         moved = [n for n in self.validators if self.packs[_stem(n)] != n]
-        _require(not moved, "data.tests", list(self.tests), f"has the name, but not the file, of validator {moved}")
+        require(not moved, "data.tests", list(self.tests), f"has the name, but not the file, of validator {moved}")
 
     @property
     def trainers(self) -> tuple[str, ...]:
@@ -204,7 +196,7 @@ class StrategyConfig:
     weights: Literal["uniform", "samples"]
 
     def __post_init__(self) -> None:
-        _require(
+        require(
             not (self.keep_momentum and self.server_momentum),
             "strategy.keep_momentum",
             self.keep_momentum,
@@ -247,15 +239,13 @@ class FvConfig:
     flip: bool
 
     def __post_init__(self) -> None:
-        _require(self.every >= 1, "fv.every", self.every, "must be at least 1")
-        _require(self.candidates >= 1, "fv.candidates", self.candidates, "must be at least 1")
-        _require(0 <= self.phi <= 1, "fv.phi", self.phi, "must be in [0, 1]")
-        _require(self.epsilon > 0, "fv.epsilon", self.epsilon, "must be positive")
-        _require(0 <= self.gamma <= 1, "fv.gamma", self.gamma, "must be in [0, 1]")
+        require(self.every >= 1, "fv.every", self.every, "must be at least 1")
+        require(self.candidates >= 1, "fv.candidates", self.candidates, "must be at least 1")
+        require(0 <= self.phi <= 1, "fv.phi", self.phi, "must be in [0, 1]")
+        require(self.epsilon > 0, "fv.epsilon", self.epsilon, "must be positive")
+        require(0 <= self.gamma <= 1, "fv.gamma", self.gamma, "must be in [0, 1]")
         enough = self.pairs == 0 or self.pairs >= 10
-        _require(
-            enough, "fv.pairs", self.pairs, "must be 0, for all pairs, or at least 10: two from each of five folds"
-        )
+        require(enough, "fv.pairs", self.pairs, "must be 0, for all pairs, or at least 10: two from each of five folds")
 
 
 @dataclass(frozen=True)
@@ -266,7 +256,7 @@ class WireConfig:
     dtype: Literal["float32", "bfloat16", "float16"]
 
     def __post_init__(self) -> None:
-        _require(
+        require(
             self.differences or self.dtype == "float32",
             "wire.dtype",
             self.dtype,
@@ -298,23 +288,23 @@ class FederationConfig:
 
     def __post_init__(self) -> None:
         named = bool(self.superlink) == (self.kind == "deploy")
-        _require(named, "superlink", self.superlink, "names the SuperLink of federation=deploy, and only of that")
-        _require(self.actors >= 0, "federation.actors", self.actors, "must not be negative; 0 is one a party")
-        _require(self.threads >= 1, "federation.threads", self.threads, "must be at least 1")
-        _require(self.gpus >= 0, "federation.gpus", self.gpus, "must not be negative")
+        require(named, "superlink", self.superlink, "names the SuperLink of federation=deploy, and only of that")
+        require(self.actors >= 0, "federation.actors", self.actors, "must not be negative; 0 is one a party")
+        require(self.threads >= 1, "federation.threads", self.threads, "must be at least 1")
+        require(self.gpus >= 0, "federation.gpus", self.gpus, "must not be negative")
         for name, seconds in (("start_timeout", self.start_timeout), ("round_timeout", self.round_timeout)):
-            _require(
+            require(
                 0 < seconds <= LONGEST_WAIT,
                 f"federation.{name}",
                 seconds,
                 f"must be positive, {LONGEST_WAIT:g} at most",
             )
-        _require(self.min_trainers >= 0, "federation.min_trainers", self.min_trainers, "must not be negative")
+        require(self.min_trainers >= 0, "federation.min_trainers", self.min_trainers, "must not be negative")
         ratio = self.max_update_ratio
-        _require(ratio == 0 or ratio > 1, "federation.max_update_ratio", ratio, "must be above 1, or 0 for no limit")
-        _require(self.depth >= 1, "federation.depth", self.depth, "must be at least 1")
-        _require(self.poll > 0, "federation.poll", self.poll, "must be positive")
-        _require(self.lanes >= 1, "federation.lanes", self.lanes, "must be at least 1")
+        require(ratio == 0 or ratio > 1, "federation.max_update_ratio", ratio, "must be above 1, or 0 for no limit")
+        require(self.depth >= 1, "federation.depth", self.depth, "must be at least 1")
+        require(self.poll > 0, "federation.poll", self.poll, "must be positive")
+        require(self.lanes >= 1, "federation.lanes", self.lanes, "must be at least 1")
 
 
 @dataclass(frozen=True)
@@ -341,7 +331,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         # It becomes a path on machines that do not trust the sender.
         ok = re.fullmatch(r"[a-z0-9][a-z0-9-]{0,63}", self.token)
-        _require(bool(ok), "run.token", self.token, "must be up to 64 lower-case letters, digits and hyphens")
+        require(bool(ok), "run.token", self.token, "must be up to 64 lower-case letters, digits and hyphens")
 
 
 @dataclass(frozen=True)
@@ -361,30 +351,30 @@ class Config:
     run: RunConfig
 
     def __post_init__(self) -> None:
-        _require(0 <= self.seed < 2**32, "seed", self.seed, "must be in [0, 2**32)")
+        require(0 <= self.seed < 2**32, "seed", self.seed, "must be in [0, 2**32)")
         silos = len(self.data.silos)
         branches = self.strategy.branch_weights
-        _require(
+        require(
             len(branches) in (0, silos) and all(w > 0 for w in branches),
             "strategy.branch_weights",
             list(branches),
             f"must be empty or hold one positive weight for each of the {silos} silos",
         )
-        _require(
+        require(
             bool(self.data.validators) or not self.strategy.federated_validation,
             "data.validators",
             list(self.data.validators),
             f"strategy {self.strategy.name} needs at least one validator",
         )
-        _require(
+        require(
             self.federation.min_trainers <= len(self.trainers),
             "federation.min_trainers",
             self.federation.min_trainers,
             f"only {len(self.trainers)} take part",
         )
-        _require("global" not in self.trainers, "data.silos", list(self.data.silos), "`global` is the server's model")
+        require("global" not in self.trainers, "data.silos", list(self.data.silos), "`global` is the server's model")
         clash = set(self.trainers) & set(self.data.packs)
-        _require(not clash, "data.silos", sorted(clash), "a party cannot be trainer and validator at once")
+        require(not clash, "data.silos", sorted(clash), "a party cannot be trainer and validator at once")
 
     @property
     def trainers(self) -> tuple[str, ...]:
@@ -418,41 +408,6 @@ class Config:
         return json.dumps(dataclasses.asdict(self))
 
 
-def _build(kind: Any, value: Any, key: str) -> Any:
-    """Check ``value`` against the type ``kind`` and convert it; ``key`` is its place, for the error."""
-    if dataclasses.is_dataclass(kind):
-        return _build_dataclass(typing.cast("type[Any]", kind), value, key)
-    origin = get_origin(kind)
-    if origin is Literal:
-        choices = get_args(kind)
-        # Compared with their types, for 18.0 == 18.
-        known = any(type(value) is type(choice) and value == choice for choice in choices)
-        _require(known, key, value, f"must be one of {', '.join(map(str, choices))}")
-        return value
-    if origin is tuple:
-        _require(isinstance(value, (list, tuple)), key, value, "must be a list")
-        return tuple(_build(get_args(kind)[0], item, f"{key}[{i}]") for i, item in enumerate(value))
-    if kind is float:
-        # Whole numbers may be larger than any float.
-        number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
-        _require(number, key, value, "must be a finite number")
-        return float(value)
-    _require(type(value) is kind, key, value, f"must be of type {kind.__name__}")
-    return value
-
-
-def _build_dataclass(kind: type[T], value: Any, key: str) -> T:
-    _require(isinstance(value, Mapping), key or "config", value, "must be a mapping")
-    hints = get_type_hints(kind)
-    dot = f"{key}." if key else ""
-    unknown, missing = sorted(set(value) - set(hints), key=str), sorted(set(hints) - set(value))
-    if unknown:
-        raise ConfigError(f"{dot}{unknown[0]}: no such key; known here: {', '.join(sorted(hints))}")
-    if missing:
-        raise ConfigError(f"{dot}{missing[0]}: missing; conf/ holds a default for every key")
-    return kind(**{name: _build(hint, value[name], f"{dot}{name}") for name, hint in hints.items()})
-
-
 def from_container(value: Mapping[str, Any]) -> Config:
     """Validate a composed configuration.
 
@@ -466,7 +421,7 @@ def from_container(value: Mapping[str, Any]) -> Config:
     ConfigError
         Naming the first key that is unknown, missing, of the wrong type or out of range.
     """
-    return _build_dataclass(Config, value, "")
+    return build(Config, value)
 
 
 def from_json(text: str) -> Config:

@@ -13,16 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from fedface_flwr.errors import ConfigError, DataError
+from fedface_flwr.errors import ConfigError
+from fedface_flwr.evaluation.ranked import Counts, Ranked, Scores
 
 Floats = npt.NDArray[np.float64]
-Scores = npt.NDArray[np.floating[Any]]
-Counts = npt.NDArray[np.int64]
 
 FARS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 """The false accept rates at which the field reports, from the lenient to the strict."""
@@ -87,7 +85,7 @@ def tar_at_far(
     ConfigError
         When the rule is unknown or a target no rate.
     """
-    rules: dict[str, Callable[[_Ranked, float], Operating]] = {
+    rules: dict[str, Callable[[Ranked, float], Operating]] = {
         "at most": _at_most,
         "nearest": _nearest,
         "interpolated": _interpolated,
@@ -97,7 +95,7 @@ def tar_at_far(
     for target in targets:
         if not 0 <= target <= 1:
             raise ConfigError(f"a false accept rate is {target}: it must lie in [0, 1]")
-    ranked = _Ranked.of(genuine, impostor, below)
+    ranked = Ranked.of(genuine, impostor, below)
     return [rules[rule](ranked, float(target)) for target in targets]
 
 
@@ -139,7 +137,7 @@ def eer(genuine: Scores, impostor: Scores) -> float:
 
     Between two points of the curve the rate is interpolated linearly; shapes and errors as :func:`tar_at_far`.
     """
-    ranked = _Ranked.of(genuine, impostor)
+    ranked = Ranked.of(genuine, impostor)
 
     def crossed(threshold: float) -> bool:
         """Whether FAR >= 1 - TAR, in integers."""
@@ -161,7 +159,7 @@ def auc(genuine: Scores, impostor: Scores) -> float:
     A tie counts half, so that this Mann-Whitney count is the area under the polyline; shapes and errors as
     :func:`tar_at_far`.
     """
-    ranked = _Ranked.of(genuine, impostor)
+    ranked = Ranked.of(genuine, impostor)
     few, many = ranked.genuine, ranked.impostor
     if swapped := len(few) > len(many):
         few, many = many, few
@@ -188,7 +186,7 @@ def curve(genuine: Scores, impostor: Scores, points: int = 500, *, below: int = 
         At most ``points + 1`` points that the curve has, by the rule ``at most``: the FAR ascending without
         repetition, the first 0.
     """
-    ranked = _Ranked.of(genuine, impostor, below)
+    ranked = Ranked.of(genuine, impostor, below)
     allowed = np.unique(np.rint(np.geomspace(1, ranked.known, points)).astype(np.int64))
     allowed = np.concatenate([[0], allowed[: -1 if below else None]])
     impostors, genuines = ranked.most_accepted(allowed)
@@ -196,108 +194,9 @@ def curve(genuine: Scores, impostor: Scores, points: int = 500, *, below: int = 
     return far / ranked.impostors, genuines[first] / ranked.genuines
 
 
-@dataclass(frozen=True)
-class _Ranked:
-    """Both kinds of scores in ascending order."""
-
-    genuine: Scores
-    impostor: Scores
-    below: int
-
-    @classmethod
-    def of(cls, genuine: Scores, impostor: Scores, below: int = 0) -> _Ranked:
-        genuine, impostor = _ascending(genuine, "genuine"), _ascending(impostor, "impostor")
-        # searchsorted would convert the longer of two kinds of float at every call.
-        common = np.result_type(genuine, impostor)
-        return cls(genuine.astype(common, copy=False), impostor.astype(common, copy=False), below)
-
-    @property
-    def genuines(self) -> int:
-        return len(self.genuine)
-
-    @property
-    def known(self) -> int:
-        return len(self.impostor)
-
-    @property
-    def impostors(self) -> int:
-        return len(self.impostor) + self.below
-
-    def accepted(self, threshold: float) -> tuple[int, int]:
-        """Count impostor and genuine pairs of at least this score."""
-        return self._beyond(threshold, "left")
-
-    def accepted_above(self, threshold: float) -> tuple[int, int]:
-        """Count impostor and genuine pairs of more than this score."""
-        return self._beyond(threshold, "right")
-
-    def _beyond(self, threshold: float, side: Literal["left", "right"]) -> tuple[int, int]:
-        # A Python float would have searchsorted convert all of a float32 array first.
-        score = self.impostor.dtype.type(threshold)
-        return (
-            self.known - int(np.searchsorted(self.impostor, score, side)),
-            self.genuines - int(np.searchsorted(self.genuine, score, side)),
-        )
-
-    def most_accepted(self, allowed: Counts) -> tuple[Counts, Counts]:
-        """Count impostor and genuine pairs in the largest accepted sets of at most ``allowed`` impostor pairs."""
-        some = allowed < self.known
-        kept_out = self.first_kept_out(allowed[some])
-        impostors, genuines = np.full(len(allowed), self.known), np.full(len(allowed), self.genuines)
-        impostors[some] -= np.searchsorted(self.impostor, kept_out, side="right")
-        genuines[some] -= np.searchsorted(self.genuine, kept_out, side="right")
-        return impostors, genuines
-
-    def first_kept_out(self, allowed: Counts) -> Scores:
-        """Return the highest impostor score that stays out, with its ties, where ``allowed`` pairs may pass."""
-        return self.impostor[self.known - 1 - allowed]
-
-    def check_known(self, allowed: int, target: float) -> None:
-        """Refuse a target that depends on pairs that were left out."""
-        if self.below and allowed >= self.known:
-            raise DataError(f"FAR {target:g} depends on more than the {self.known} highest impostor scores")
-
-    def lowest_accepted(self, impostors: int, genuines: int) -> float:
-        """Return the lowest score of the highest ones of each kind; infinity of none."""
-        kinds = ((self.impostor, impostors), (self.genuine, genuines))
-        lowest = [float(scores[-count]) for scores, count in kinds if count]
-        return min(lowest, default=float("inf"))
-
-    def highest_where(self, holds: Callable[[float], bool]) -> float:
-        """Return the highest score that ``holds``, which is true from some score down, the lowest score included."""
-        found = (_last(kind, holds) for kind in (self.impostor, self.genuine))
-        return max(score for score in found if score is not None)
-
-    def operating(self, target: float, impostors: int, genuines: int) -> Operating:
-        threshold = self.lowest_accepted(impostors, genuines)
-        return Operating(target, genuines / self.genuines, impostors / self.impostors, threshold)
-
-
-def _ascending(scores: Scores, kind: str) -> Scores:
-    scores = np.asarray(scores)
-    if scores.ndim != 1 or not len(scores):
-        raise DataError(f"{kind} scores of shape {scores.shape}: at least one pair of each kind is needed, in one row")
-    if scores.dtype.kind != "f":
-        scores = scores.astype(np.float64)
-    if not (scores[:-1] <= scores[1:]).all():
-        scores = np.sort(scores)
-    # nan sorts to the end; a single one is never compared above.
-    if np.isnan(scores[-1]):
-        absent = np.count_nonzero(np.isnan(scores))
-        raise DataError(f"{absent} of {len(scores)} {kind} scores are not numbers: check their embeddings")
-    return scores
-
-
-def _last(ascending: Scores, holds: Callable[[float], bool]) -> float | None:
-    """Return the highest score that ``holds``, by bisection; None if none does."""
-    low, high = -1, len(ascending) - 1
-    while low < high:
-        middle = (low + high + 1) // 2
-        if holds(float(ascending[middle])):
-            low = middle
-        else:
-            high = middle - 1
-    return None if low < 0 else float(ascending[low])
+def _operating(ranked: Ranked, target: float, impostors: int, genuines: int) -> Operating:
+    threshold = ranked.lowest_accepted(impostors, genuines)
+    return Operating(target, genuines / ranked.genuines, impostors / ranked.impostors, threshold)
 
 
 def _allowed(impostors: int, target: float) -> int:
@@ -308,14 +207,14 @@ def _allowed(impostors: int, target: float) -> int:
     return count
 
 
-def _at_most(ranked: _Ranked, target: float) -> Operating:
+def _at_most(ranked: Ranked, target: float) -> Operating:
     allowed = _allowed(ranked.impostors, target)
     ranked.check_known(allowed, target)
     impostors, genuines = ranked.most_accepted(np.array([allowed]))
-    return ranked.operating(target, int(impostors[0]), int(genuines[0]))
+    return _operating(ranked, target, int(impostors[0]), int(genuines[0]))
 
 
-def _interpolated(ranked: _Ranked, target: float) -> Operating:
+def _interpolated(ranked: Ranked, target: float) -> Operating:
     lower = _at_most(ranked, target)
     tar = lower.tar
     if lower.far < target < 1:
@@ -326,7 +225,7 @@ def _interpolated(ranked: _Ranked, target: float) -> Operating:
     return Operating(target, tar, target, float("nan"))
 
 
-def _nearest(ranked: _Ranked, target: float) -> Operating:
+def _nearest(ranked: Ranked, target: float) -> Operating:
     width = _WINDOW
     allowed = _allowed(ranked.impostors, target)
     ranked.check_known(allowed, target)
@@ -345,10 +244,10 @@ def _nearest(ranked: _Ranked, target: float) -> Operating:
     if len(above):
         candidates.append(int(np.searchsorted(far, far[above[0]], side="right")) - 1)
     best = min(candidates, key=lambda point: (abs(far[point] - target), -point))
-    return ranked.operating(target, int(impostors[best]), int(genuines[best]))
+    return _operating(ranked, target, int(impostors[best]), int(genuines[best]))
 
 
-def _kept_points(ranked: _Ranked, around: int, width: int) -> tuple[Counts, Counts]:
+def _kept_points(ranked: Ranked, around: int, width: int) -> tuple[Counts, Counts]:
     """Return, as counts, the points that scikit-learn keeps where about ``around`` impostor pairs are accepted."""
     start, stop = max(ranked.known - around - width, 0), min(ranked.known - around + width, ranked.known)
     lowest = ranked.impostor[start] if start or ranked.below else -np.inf

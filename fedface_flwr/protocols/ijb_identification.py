@@ -12,14 +12,13 @@ from fedface_flwr.evaluation import roc
 from fedface_flwr.evaluation.figures import NOTE_SEPARATOR, Curve, Figure, Outcome
 from fedface_flwr.evaluation.identification import (
     OpenSet,
-    Search,
     cmc,
     pooled_place,
-    search,
     tpir_at_fpir,
     tpir_at_fpir_pooled,
     tpir_curve,
 )
+from fedface_flwr.evaluation.search import Search, search
 from fedface_flwr.evaluation.templates import Flags, Floats
 from fedface_flwr.protocols.ijb_files import Gallery, Ints
 

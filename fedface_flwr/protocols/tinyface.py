@@ -13,8 +13,9 @@ import numpy.typing as npt
 
 from fedface_flwr.errors import ConfigError, DataError
 from fedface_flwr.evaluation.figures import Curve, Figure, Outcome
-from fedface_flwr.evaluation.identification import Search, cmc, mean_average_precision, rank_rate, search
+from fedface_flwr.evaluation.identification import cmc, mean_average_precision, rank_rate
 from fedface_flwr.evaluation.pictures import Embedded, Embedder
+from fedface_flwr.evaluation.search import Search, search
 from fedface_flwr.protocols.pairs_options import Options
 from fedface_flwr.protocols.pairs_set import FilePictures
 from fedface_flwr.wording import numbered

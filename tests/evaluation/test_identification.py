@@ -10,6 +10,7 @@ import pytest
 
 from fedface_flwr.errors import ConfigError, DataError
 from fedface_flwr.evaluation import identification as ident
+from fedface_flwr.evaluation import search as galleries
 
 
 def clustered(rng, identities, each, dim=16, noise=1.0):
@@ -57,7 +58,7 @@ def test_search_agrees_with_plain_loops(block_bytes):
     order = rng.permutation(len(rows))
     probes, probe_ids = rows[order[:40]], ids[order[:40]]
     gallery, gallery_ids = rows[order[40:]], np.where(ids[order[40:]] < 4, -1, ids[order[40:]])
-    found = ident.search(
+    found = galleries.search(
         probes, probe_ids, gallery, gallery_ids, average_precision=True, strongest=37, block_bytes=block_bytes
     )
     expected = loop_search(probes, probe_ids, gallery, gallery_ids)
@@ -79,7 +80,7 @@ def test_the_same_inputs_give_the_same_bits():
     rng = np.random.default_rng(1)
     rows, ids = clustered(rng, 30, 4)
     rows = rows.astype(np.float32)
-    first, second = (ident.search(rows[::2], ids[::2], rows[1::2], ids[1::2], strongest=9) for _ in range(2))
+    first, second = (galleries.search(rows[::2], ids[::2], rows[1::2], ids[1::2], strongest=9) for _ in range(2))
     for name in ("rank", "mate", "other", "strongest"):
         assert getattr(first, name).tobytes() == getattr(second, name).tobytes()
 
@@ -87,7 +88,7 @@ def test_the_same_inputs_give_the_same_bits():
 def test_ties_count_against_the_probe():
     """A network that maps all faces to one point finds nobody, whatever the gallery's order."""
     same = np.ones((6, 4))
-    found = ident.search(same[:1], np.array([2]), same, np.arange(6))
+    found = galleries.search(same[:1], np.array([2]), same, np.arange(6))
     assert found.rank.tolist() == [6]
     assert ident.rank_rate(found, 5) == 0.0
     assert ident.rank_rate(found, 6) == 1.0
@@ -95,7 +96,7 @@ def test_ties_count_against_the_probe():
 
 def test_identities_may_be_names_and_a_gallery_entry_of_the_probes_own_identity_is_never_a_stranger():
     axes = np.eye(3)
-    found = ident.search(axes[:1], np.array(["ann"]), axes, np.array(["ann", "bob", "ann"]))
+    found = galleries.search(axes[:1], np.array(["ann"]), axes, np.array(["ann", "bob", "ann"]))
     assert found.rank.tolist() == [1]
     assert found.mate.tolist() == [1.0]
     assert found.other.tolist() == [0.0]
@@ -104,7 +105,9 @@ def test_identities_may_be_names_and_a_gallery_entry_of_the_probes_own_identity_
 def hand_made(rank, mate, other, strongest=()):
     array = np.array
     unasked = np.full(len(rank), np.nan)
-    return ident.Search(array(rank), array(mate, float), array(other, float), unasked, unasked, array(strongest, float))
+    return galleries.Search(
+        array(rank), array(mate, float), array(other, float), unasked, unasked, array(strongest, float)
+    )
 
 
 def test_cmc_by_hand():
@@ -191,7 +194,9 @@ def test_pooled_rule_agrees_with_the_public_one():
     rows, ids = clustered(rng, 60, 2, noise=1.2)
     probes, gallery = rows[::2], rows[1::2]
     rates = (0.01, 0.1, 0.33)
-    found = ident.search(probes, ids[::2], gallery, ids[1::2], strongest=ident.pooled_place(60, 0.33), block_bytes=4000)
+    found = galleries.search(
+        probes, ids[::2], gallery, ids[1::2], strongest=ident.pooled_place(60, 0.33), block_bytes=4000
+    )
     unit = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in (probes, gallery)]
     for point, (threshold, tpir) in zip(
         ident.tpir_at_fpir_pooled(found, rates), public_pooled(unit[0] @ unit[1].T, np.arange(60), rates), strict=True
@@ -211,7 +216,7 @@ def test_pooled_rule_counts_a_mate_behind_a_stranger():
 def test_joined_searches_pool_probes_and_strangers():
     first = hand_made([1, 2], [0.5, 0.4], [0.2, 0.6], [0.6, 0.2])
     second = hand_made([0], [-np.inf], [0.3], [0.3])
-    joined = ident.join_searches([first, second])
+    joined = galleries.join_searches([first, second])
     assert joined.rank.tolist() == [1, 2, 0]
     assert joined.strongest.tolist() == [0.6, 0.3, 0.2]
     assert ident.rank_rate(joined, 1) == 0.5
@@ -220,22 +225,22 @@ def test_joined_searches_pool_probes_and_strangers():
 def test_what_cannot_be_searched_is_said():
     rows, ids = np.eye(3), np.arange(3)
     with pytest.raises(DataError, match=r"gallery: 1 of 3 embeddings are zero .* number 1"):
-        ident.search(rows, ids, rows * [[1], [0], [1]], ids)
+        galleries.search(rows, ids, rows * [[1], [0], [1]], ids)
     with pytest.raises(DataError, match="3 dimensions and the gallery 2"):
-        ident.search(rows, ids, rows[:, :2], ids)
+        galleries.search(rows, ids, rows[:, :2], ids)
     with pytest.raises(DataError, match=r"identities of shape \(2,\)"):
-        ident.search(rows, ids[:2], rows, ids)
+        galleries.search(rows, ids[:2], rows, ids)
     with pytest.raises(DataError, match="gallery: embeddings of shape"):
-        ident.search(rows, ids, rows[:0], ids[:0])
-    alone = ident.search(rows, ids, rows, ids + 3)
+        galleries.search(rows, ids, rows[:0], ids[:0])
+    alone = galleries.search(rows, ids, rows, ids + 3)
     with pytest.raises(DataError, match="no probe has a mate"):
         ident.cmc(alone, 5)
     with pytest.raises(DataError, match="probes without"):
-        ident.tpir_at_fpir(ident.search(rows, ids, rows, ids), [0.1])
+        ident.tpir_at_fpir(galleries.search(rows, ids, rows, ids), [0.1])
     with pytest.raises(DataError, match="3 probes without a mate"):
         ident.tpir_at_fpir_pooled(alone, [0.1])
     with pytest.raises(ConfigError, match="asked for it"):
-        ident.mean_average_precision(ident.search(rows, ids, rows, ids))
-    mixed = ident.search(rows, np.array([0, 1, 7]), rows, ids)
+        ident.mean_average_precision(galleries.search(rows, ids, rows, ids))
+    mixed = galleries.search(rows, np.array([0, 1, 7]), rows, ids)
     with pytest.raises(ConfigError, match="in \\[0, 1\\)"):
         ident.tpir_at_fpir(mixed, [1.0])

@@ -6,9 +6,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedface_flwr.evaluation.identification import search
 from fedface_flwr.evaluation.megaface import Distractors, evaluate
 from fedface_flwr.evaluation.megaface_probes import Probes
+from fedface_flwr.evaluation.search import search
 from fedface_flwr.evaluation.templates import ALL_FLAGS, TemplatePairs
 from fedface_flwr.evaluation.ties import settle
 from fedface_flwr.protocols.ijb_verification import FAR_RULES, verify_templates
