@@ -35,6 +35,7 @@ from fedface_flwr.reporting.run_folder import RunFolder
 from fedface_flwr.reporting.tail import MetricsTail
 from fedface_flwr.run_processes import simulated_in
 from fedface_flwr.simulation import Simulation
+from fedface_flwr.wording import numbered
 
 # How long nothing may be heard of a run before Flower itself is asked; its command line costs a second of a core.
 QUIET = 20.0
@@ -173,12 +174,30 @@ def resumed(folder: Path, given: Sequence[str]) -> Config:
     return replace(config, run=replace(config.run, dir=str(folder), launched=time.time(), resume=True))
 
 
+FAULTS = (FedFaceError, OSError, HydraException, OmegaConfBaseException)
+
+_failed: list[str] = []
+"""A sweep's runs that have failed: the others are run all the same."""
+
+
 @hydra.main(config_path=str(CONF), config_name="config", version_base=None)
 def _job(composed: DictConfig) -> None:
-    if not composed.run.dir:
-        raise ConfigError("run.dir: must name a folder")
     is_sweep = HydraConfig.get().mode == RunMode.MULTIRUN
-    folder = Path(HydraConfig.get().runtime.output_dir if is_sweep else str(composed.run.dir)).absolute()
+    # What Hydra itself catches, it introduces with a line of its own, and of a sweep it tells the first fault alone.
+    try:
+        if not composed.run.dir:
+            raise ConfigError("run.dir: must name a folder")
+        folder = Path(HydraConfig.get().runtime.output_dir if is_sweep else str(composed.run.dir)).absolute()
+        _run_composed(composed, folder, is_sweep)
+    except FAULTS as error:
+        if not is_sweep:
+            sys.exit(_line(error))
+        _failed.append(Path(HydraConfig.get().runtime.output_dir).name)
+        options = " ".join(HydraConfig.get().overrides.task)
+        print(_line(f"{_failed[-1]} ({options}): {error}"), file=sys.stderr, flush=True)
+
+
+def _run_composed(composed: DictConfig, folder: Path, is_sweep: bool) -> None:
     try:
         if composed.resume:
             config = resumed(Path(composed.resume).absolute(), HydraConfig.get().overrides.task)
@@ -191,6 +210,10 @@ def _job(composed: DictConfig) -> None:
     run(config, Console())
 
 
+def _line(error: object) -> str:
+    return f"fedface: {' '.join(str(error).split())}"
+
+
 def main() -> None:
     """Entry of the ``fedface`` command."""
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -201,12 +224,13 @@ def main() -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
         _job()
-    except (FedFaceError, OSError, HydraException, OmegaConfBaseException) as error:
-        print(f"fedface: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
-        sys.exit(1)
+    except FAULTS as error:
+        sys.exit(_line(error))
     except KeyboardInterrupt as interrupt:
-        print(f"fedface: {str(interrupt) or 'interrupted'}", file=sys.stderr, flush=True)
+        print(_line(str(interrupt) or "interrupted"), file=sys.stderr, flush=True)
         sys.exit(130)
+    if _failed:
+        sys.exit(_line(f"{numbered(len(_failed), 'run')} of the sweep failed: {', '.join(_failed)}"))
 
 
 if __name__ == "__main__":

@@ -141,6 +141,21 @@ def test_a_refused_command_makes_no_folder(tmp_path: Path) -> None:
         assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.timeout(900)
+def test_a_sweep_tries_every_run_and_says_of_each_that_fails_why(tmp_path: Path) -> None:
+    options = ("strategy=fedavg", "data.tests=[]", "training.rounds=1", f"hydra.sweep.dir={tmp_path / 'sweep'}")
+    process = start(tmp_path, "head.margin=9,0.2,7", *options, "--multirun")
+    code, out, err = finish(process)
+    assert code == 1, out + err
+    first, second, last = err.splitlines()
+    assert first.startswith("fedface: 0-fedavg-seed0 (")
+    assert first.endswith("): head.margin=9.0: must be in [0, pi)")
+    assert "head.margin=7" in second
+    assert last == "fedface: 2 runs of the sweep failed: 0-fedavg-seed0, 2-fedavg-seed0"
+    assert sorted(path.name for path in (tmp_path / "sweep").iterdir() if path.is_dir()) == ["1-fedavg-seed0"]
+    assert read_summary(tmp_path / "sweep" / "1-fedavg-seed0" / "summary.json")["rounds"] == 1
+
+
 @pytest.mark.parametrize(
     ("override", "reason"),
     [
@@ -154,9 +169,9 @@ def test_a_refused_command_makes_no_folder(tmp_path: Path) -> None:
 def test_a_wrong_option_ends_before_flower_starts(tmp_path: Path, override: str, reason: str) -> None:
     code, _, err = finish(start(tmp_path, override))
     assert code == 1
-    last = err.strip().splitlines()[-1]
-    assert last.startswith("fedface: ")
-    assert reason in last
+    assert err.startswith("fedface: ")
+    assert err.count("\n") == 1
+    assert reason in err
 
 
 def test_a_folder_that_holds_a_run_is_not_written_over(twins: list[Path]) -> None:
