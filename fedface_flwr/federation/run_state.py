@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 from fedface_flwr.errors import StateError
 from fedface_flwr.files import replacing
 
-FORMAT = "fedface-run-1"
+FORMAT = "fedface-run-2"
 
 # Besides its own errors safetensors lets out NumPy's, about types such as float8 that NumPy has not.
 UNREADABLE = (SafetensorError, OSError, AttributeError, TypeError)
@@ -44,8 +44,8 @@ def save_state(path: Path, arrays: Mapping[str, npt.NDArray[Any]], values: Mappi
     """
     try:
         with replacing(path) as temporary:
-            about = {"format": FORMAT, "values": json.dumps(values), "digest": digest_of(arrays)}
-            save_file(dict(arrays), temporary, about)
+            text = json.dumps(values)
+            save_file(dict(arrays), temporary, {"format": FORMAT, "values": text, "digest": digest_of(arrays, text)})
     except (SafetensorError, OSError) as error:
         raise StateError(f"{path}: cannot be written ({error}); free some space and resume the run") from error
 
@@ -62,21 +62,22 @@ def load_state(path: Path) -> tuple[Arrays, dict[str, Any]]:
         with safe_open(path, framework="numpy") as file:
             metadata = dict(file.metadata() or {})
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-        values = json.loads(metadata["values"])
+        text = metadata["values"]
+        values = json.loads(text)
     except (*UNREADABLE, KeyError, ValueError, RecursionError) as error:
         raise StateError(f"{path}: not a readable state of a run ({error}); start the run anew") from error
     if metadata.get("format") != FORMAT:
         raise StateError(f"{path}: its format is {metadata.get('format')!r}, not {FORMAT!r}")
-    if metadata.get("digest") != digest_of(arrays):
+    if metadata.get("digest") != digest_of(arrays, text):
         raise StateError(f"{path}: is damaged, its content has another digest than was written; start the run anew")
     if not isinstance(values, dict):
         raise StateError(f"{path}: is damaged, its values are {type(values).__name__}; start the run anew")
     return arrays, values
 
 
-def digest_of(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
-    """Return a digest of named arrays, types and shapes among it."""
-    digest = hashlib.blake2b(digest_size=16)
+def digest_of(arrays: Mapping[str, npt.NDArray[Any]], text: str = "") -> str:
+    """Return a digest of named arrays, types and shapes among it, and of what is said beside them."""
+    digest = hashlib.blake2b(text.encode(), digest_size=16)
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
         digest.update(f"{name} {array.dtype} {array.shape}\n".encode())

@@ -277,6 +277,17 @@ def test_a_damaged_file_is_an_error_that_names_it(tmp_path, keep):
         load_state(path)
 
 
+@pytest.mark.parametrize(("was", "is_now"), [(b'\\"round\\": 1', b'\\"round\\": 2'), (b"\x07\0\0\0", b"\x08\0\0\0")])
+def test_what_still_can_be_read_but_is_not_what_was_written_is_damaged(tmp_path, was, is_now):
+    path = tmp_path / "state.safetensors"
+    save_state(path, {"x": np.array([7], np.int32)}, {"round": 1})
+    content = path.read_bytes()
+    assert content.count(was) == 1
+    path.write_bytes(content.replace(was, is_now))
+    with pytest.raises(StateError, match="is damaged, its content has another digest"):
+        load_state(path)
+
+
 def test_values_come_back_to_the_bit(tmp_path):
     path = tmp_path / "state.safetensors"
     values = {"weights": [0.1 + 0.2, 1 / 3], "generator": np.random.default_rng(5).bit_generator.state, "none": None}
