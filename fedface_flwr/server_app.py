@@ -23,6 +23,7 @@ from fedface_flwr.federation.checkpoint import save_backbone
 from fedface_flwr.federation.run_state import load_state
 from fedface_flwr.files import locked, write_text
 from fedface_flwr.reporting.comparison import write_comparison
+from fedface_flwr.reporting.failed_start import clear_failed_start, has_run
 from fedface_flwr.reporting.html import write_report
 from fedface_flwr.reporting.metrics import last_validation, take_back
 from fedface_flwr.reporting.outcome import merge_halves
@@ -50,16 +51,25 @@ def main(grid: Grid, context: Context) -> None:
     run = context.run_config
     config = config_of_run(str(run["config"]), str(run["overrides"]), context.run_id)
     folder = RunFolder(Path(config.run.dir).absolute())
-    if folder.metrics.exists() and not config.run.resume:
-        raise StateError(f"{folder.path}: already holds a run; choose another run.dir or remove it")
+    if not config.run.resume:
+        _check_free(folder)
     try:
         with locked(folder.lock):
+            if not config.run.resume:
+                # Looked at once more, now that nobody else can write there.
+                _check_free(folder)
+                clear_failed_start(folder)
             if folder.summary.exists():
                 raise StateError(f"{folder.path}: its run is finished")
             _main(grid, config, folder, config.run.launched or began)
             folder.lock.unlink(missing_ok=True)
     except BlockingIOError as error:
         raise StateError(f"{folder.path}: its run goes on in another process; end that first") from error
+
+
+def _check_free(folder: RunFolder) -> None:
+    if has_run(folder):
+        raise StateError(f"{folder.path}: already holds a run; choose another run.dir or remove it")
 
 
 def _main(grid: Grid, config: Config, folder: RunFolder, launched: float) -> None:

@@ -25,13 +25,13 @@ def has_run(folder: RunFolder) -> bool:
 def clear_failed_start(folder: RunFolder) -> None:
     """Remove the records of a run that ended before its first round; Flower's log, and all that is not ours, stays.
 
-    Call it only where ``has_run`` says no and no process works in the folder.
+    Call it only where ``has_run`` says no and no other process works in the folder, whose lock may be the caller's.
     """
     for part in (RunFolder(folder.path / name) for name in _PARTS):
         # Without an event log no run of ours has written here.
         if not part.metrics.exists():
             continue
-        for path in (part.config, part.lock, part.metrics):
+        for path in (part.config, part.metrics):
             path.unlink(missing_ok=True)
         shutil.rmtree(part.tensorboard, ignore_errors=True)
 

@@ -28,13 +28,14 @@ def test_a_run_that_ended_before_its_first_round_is_cleared_but_for_what_is_not_
     folder = failed(tmp_path, *kinds)
     if part:
         failed(tmp_path / part, *kinds)
+    locks = [owner / "run.lock" for owner in ([tmp_path / part, tmp_path] if part else [tmp_path])]
     kept = [tmp_path / "flower" / "superlink.log", tmp_path / "notes.txt"]
     for path in kept:
         path.parent.mkdir(exist_ok=True)
         path.write_text("mine")
     assert not has_run(folder)
     clear_failed_start(folder)
-    assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == kept
+    assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == sorted(kept + locks)
     clear_failed_start(folder)
 
 
