@@ -8,36 +8,32 @@ from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from statistics import median
 from typing import Any
 
 import numpy.typing as npt
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from clients.adapter import ARRAYS, ReplyError, Serialiser, read_reply
+from clients.adapter import Serialiser, read_reply
 from clients.contract import (
     PREPARE,
     TEST_FIGURES,
-    needs_model,
     read_figures,
     read_prepare_reply,
-    read_train_reply,
     write_evaluate,
     write_request,
-    write_train,
 )
 from fedface_flwr.config import Config
 from fedface_flwr.errors import ProtocolError
-from fedface_flwr.federation.aggregation import norm
 from fedface_flwr.federation.difference import FullModel, GlobalChange
 from fedface_flwr.federation.layout import Layout, ModelState, Vector
 from fedface_flwr.training.schedule import StepSchedule
-from fedface_flwr.training.tasks import TrainOrder, TrainResult
+from fedface_flwr.training.tasks import TrainResult
 from strategies.checkpoints import Checkpoints, NoCheckpoints
 from strategies.exchange import Exchange
 from strategies.link import ROUND_WAITS, Link
+from strategies.training_round import TrainingRound
 
 Emit = Callable[[dict[str, Any]], None]
 
@@ -76,7 +72,7 @@ class RoundLoop(Strategy):
         self.on_trained: Callable[[RoundLoop], None] = lambda loop: None
         """Called between the last round and the test, which others may fail."""
         self._event: dict[str, Any] = {}
-        self._bytes: dict[str, dict[str, int]] = {}
+        self._training: TrainingRound
         self._exchange: Exchange
         self.rejected: dict[str, int] = {}
         self.checkpoints: Checkpoints = NoCheckpoints()
@@ -256,29 +252,9 @@ class RoundLoop(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return one train message a trainer, in their order; what several get is serialised once."""
-        self._serialise = Serialiser()
-        self._bytes = {trainer: defaultdict(int) for trainer in self.config.trainers}
-        return [self._train_message(trainer) for trainer in self.config.trainers]
-
-    def _train_message(self, trainer: str, whole: bool = False) -> Message:
-        order = TrainOrder(
-            self.round,
-            self.schedule(self.round),
-            self.last_round[trainer],
-            self.checkpoints.oldest_round(trainer, self.last_round[trainer]),
-            self.download_for(trainer, whole),
-        )
-        content, scalars = write_train(trainer, self.half, self.layout, order)
-        arrays = self._serialise(content)
-        self._count(trainer, "down", arrays)
-        return self.link.message(trainer, MessageType.TRAIN, arrays, scalars, f"round-{self.round}")
-
-    def _count(self, trainer: str, way: str, arrays: Mapping[str, Array]) -> None:
-        """Add up a trainer's bytes by way and kind; pooled sets have sent their images instead."""
-        if not self.config.strategy.pooled:
-            for name, array in arrays.items():
-                self._bytes[trainer][f"{way} {name}"] += len(array.data)
+        """Begin the round; return one train message a trainer."""
+        self._training = TrainingRound(self)
+        return self._training.messages()
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[None, None]:
         """Read the replies as they come and absorb the round's local models.
@@ -288,116 +264,51 @@ class RoundLoop(Strategy):
         ProtocolError
             If fewer trainers answered than the round needs, with each one's reason.
         """
-        results: dict[str, TrainResult] = {}
-        silence = f"no answer within {self.config.federation.round_timeout:g} s"
-        faults = dict.fromkeys(self.config.trainers, silence)
-        rejected: set[str] = set()
-        resent: set[str] = set()
-        for reply in replies:
-            trainer = self.link.party_of(reply)
-            try:
-                result = self._read_train(trainer, reply, trainer in resent)
-            except ReplyError as error:
-                faults[trainer] = str(error)
-                continue
-            except ProtocolError as error:
-                faults[trainer] = str(error)
-                rejected.add(trainer)
-                continue
-            if result is None:
-                resent.add(trainer)
-                self._exchange.add(self._train_message(trainer, whole=True))
-                continue
-            results[trainer] = result
-            self.on_result(trainer, result)
-            del faults[trainer], result
-        for trainer, reason in self._outliers(results).items():
-            faults[trainer] = reason
-            rejected.add(trainer)
-            del results[trainer]
-            self.on_rejected(trainer)
-        self._count_rejected(rejected)
-        self._report_faults(results, faults)
+        training = self._training
+        training.take(replies, self._exchange.add)
+        for trainer in training.rejected:
+            self.rejected[trainer] = self.rejected.get(trainer, 0) + 1
+        self._report_faults(training.results, training.faults)
         self.checkpoints.settle()
         start = time.perf_counter()
         rate = self.schedule(server_round)
-        weights = self.absorb({name: results[name] for name in sorted(results)}, rate)
+        results = {name: training.results[name] for name in sorted(training.results)}
+        weights = self.absorb(results, rate)
         self.last_round |= dict.fromkeys(results, server_round)
         aggregation = time.perf_counter() - start
-        silos: dict[str, dict[str, float]] = {}
-        for name in sorted(results):
-            silos |= self._silo_figures(name, results[name])
         self._event = {
             "event": "round",
             "round": server_round,
             "rate": rate,
-            "silos": {name: silos[name] for name in sorted(silos)},
+            "silos": self._silo_figures(results),
             "weights": weights,
-            "missing": sorted(faults),
-            "rejected": sorted(rejected),
-            "bytes": self._bytes_by_kind(),
+            "missing": sorted(training.faults),
+            "rejected": sorted(training.rejected),
+            "bytes": training.bytes_by_kind(),
             # The slowest silo's own steps: all that the round waits for beyond them is the federation's cost.
             "seconds": {"training": max(result.seconds for result in results.values()), "aggregation": aggregation},
         }
+        # Its models go with it.
+        del self._training
         return None, None
 
-    def _read_train(self, trainer: str, reply: Message, resent: bool) -> TrainResult | None:
-        """Return a trainer's result, or None if it asks for the whole model, which it does not do twice."""
-        arrays, scalars = read_reply(reply)
-        self._count(trainer, "up", reply.content.array_records.get(ARRAYS, {}))
-        if needs_model(arrays, scalars) and not resent:
-            return None
-        differences = self.config.sends_differences
-        start, dtype = self.model_for(trainer) if differences else None, self.config.wire.dtype
-        return read_train_reply(arrays, scalars, self.config.sets_of(trainer), self.layout, start, dtype)
-
-    def _outliers(self, results: Mapping[str, TrainResult]) -> dict[str, str]:
-        """Return why an update is out of all proportion to the others', by trainer; two cannot be told apart."""
-        limit = self.config.federation.max_update_ratio
-        if not limit or len(results) < 3:
-            return {}
-        count = self.layout.num_parameters
-        norms = {
-            name: norm(result.model.values, self.model_for(name).values, count) for name, result in results.items()
-        }
-        faults = {}
-        for name, own in norms.items():
-            usual = median(other for trainer, other in norms.items() if trainer != name)
-            if own > limit * usual:
-                faults[name] = f"its update, of norm {own:.3g}, is over {limit:g} times the others' {usual:.3g}"
-        return faults
-
-    def _count_rejected(self, rejected: Iterable[str]) -> None:
-        for trainer in rejected:
-            self.rejected[trainer] = self.rejected.get(trainer, 0) + 1
-
-    def _silo_figures(self, trainer: str, result: TrainResult) -> dict[str, dict[str, float]]:
+    def _silo_figures(self, results: Mapping[str, TrainResult]) -> dict[str, dict[str, float]]:
         """Return the event's figures by training set, and keep the running ones."""
-        down, up = (
-            sum(count for kind, count in self._bytes[trainer].items() if kind.startswith(way)) for way in ("down", "up")
-        )
         figures = {}
-        for name, branch in result.branches.items():
-            self.loss_ema[name] = branch.loss_ema
-            self.bytes_sent[name] += up
-            figures[name] = {
-                "loss": branch.loss,
-                "accuracy": branch.accuracy,
-                "loss_ema": branch.loss_ema,
-                "seconds": result.seconds,
-                "bytes_down": down,
-                "bytes_up": up,
-            }
-        return figures
-
-    def _bytes_by_kind(self) -> dict[str, dict[str, int]]:
-        """Return the round's bytes of all trainers by way and array."""
-        totals: dict[str, dict[str, int]] = {"down": defaultdict(int), "up": defaultdict(int)}
-        for kinds in self._bytes.values():
-            for kind, count in kinds.items():
-                way, name = kind.split()
-                totals[way][name] += count
-        return totals
+        for trainer, result in results.items():
+            down, up = (self._training.bytes_of(trainer, way) for way in ("down", "up"))
+            for name, branch in result.branches.items():
+                self.loss_ema[name] = branch.loss_ema
+                self.bytes_sent[name] += up
+                figures[name] = {
+                    "loss": branch.loss,
+                    "accuracy": branch.accuracy,
+                    "loss_ema": branch.loss_ema,
+                    "seconds": result.seconds,
+                    "bytes_down": down,
+                    "bytes_up": up,
+                }
+        return {name: figures[name] for name in sorted(figures)}
 
     def _report_faults(self, results: Mapping[str, TrainResult], faults: Mapping[str, str]) -> None:
         reasons = "; ".join(f"{party}: {reason}" for party, reason in sorted(faults.items()))

@@ -20,7 +20,8 @@ WIRES = {
     "weights": (),
     "differences": ("wire.differences=true", "wire.dtype=bfloat16"),
 }
-LIMIT = "federation.max_update_ratio=10"
+# Honest updates of so few steps on so few images differ more than tenfold on some processors.
+LIMIT = "federation.max_update_ratio=100"
 TWO_ARE_ENOUGH = ("federation.min_trainers=2", "training.rounds=4", "data.tests=[]", LIMIT)
 
 
@@ -65,15 +66,15 @@ def not_a_number(array):
 
 
 def huge(array):
-    # 2^10 times as much, in bfloat16 by its exponent's bits.
-    return array + (array & 0x7FFF > 0).astype(array.dtype) * (10 << 7) if array.dtype.kind == "u" else array * 1024
+    # 2^14 times as much, in bfloat16 by its exponent's bits.
+    return array + (array & 0x7FFF > 0).astype(array.dtype) * (14 << 7) if array.dtype.kind == "u" else array * 2**14
 
 
 BAD = {
     "nan": (set_array("model", not_a_number), "not finite"),
     "shape": (set_array("model", lambda array: array[1:]), r"array (model|difference) is"),
     "type": (set_array("model", lambda array: array.astype(np.int32)), r"array (model|difference) is int32"),
-    "outlier": (set_array("model", huge), r"its update, of norm .*, is over 10 times the others'"),
+    "outlier": (set_array("model", huge), r"its update, of norm .*, is over 100 times the others'"),
 }
 
 

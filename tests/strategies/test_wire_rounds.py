@@ -88,7 +88,7 @@ def test_methods_without_one_global_model_send_whole_ones_whatever_is_asked(tmp_
 
 
 # BatchNorm on few images amplifies rounding from step to step; small steps keep two runs near each other.
-GENTLE = ("training.batch_size=8", "optimizer.rate=0.001", "data.tests=[]")
+GENTLE = ("training.batch_size=8", "optimizer.rate=0.0003", "data.tests=[]")
 
 
 @pytest.mark.parametrize("method", ["fedavg", "pfm", "fedface"])
@@ -98,11 +98,10 @@ def test_float32_differences_train_as_whole_models_do(tmp_path, method):
     moved, _ = run_loop(differences(tmp_path / "moved", method, "float32", *overrides))
     expected, first = plain.models["global"].values, make_loop(plain.config)[0].models["global"].values
     count = plain.layout.num_parameters
-    np.testing.assert_allclose(moved.models["global"].values[:count], expected[:count], rtol=1e-5, atol=1e-5)
-    # Running statistics tell of activations deep in the net, which rounding has moved more.
-    np.testing.assert_allclose(moved.models["global"].values[count:], expected[count:], rtol=1e-2, atol=1e-3)
-    # What was learned stands far above that.
-    assert np.abs(expected - first)[:count].max() > 1e-2
+    apart, learned = moved.models["global"].values - expected, expected - first
+    # Weights and running statistics; measured are parts in 100,000.
+    for part in (slice(count), slice(count, None)):
+        assert 0 < np.linalg.norm(apart[part]) < 1e-3 * np.linalg.norm(learned[part])
     assert moved.weights_by_name == pytest.approx(plain.weights_by_name)
 
 
