@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import glob
 import itertools
-import re
 import subprocess
 import sys
 import threading
@@ -19,13 +18,16 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from rich.console import Console
 
+from fedface_flwr.compose import quoted
 from fedface_flwr.errors import ConfigError, FedFaceError
 from fedface_flwr.files import write_text
 from fedface_flwr.reporting.comparison import comparison_table, write_comparison
+from fedface_flwr.reporting.failed_start import has_run
 from fedface_flwr.reporting.results import results_table
 from fedface_flwr.reporting.run_folder import RunFolder
 from fedface_flwr.reporting.summary import read_summary
 from fedface_flwr.reporting.terminal import open_console
+from fedface_flwr.stopping import Ended, end_by_exception
 
 
 @dataclass(frozen=True)
@@ -70,18 +72,24 @@ def expand(overrides: Sequence[str], out: Path) -> list[Job]:
     return list(jobs.values())
 
 
-def run_job(job: Job, console: Console, lock: threading.Lock) -> str:
-    """Run a job that is not finished yet, showing its lines under its name; return the reason if it fails."""
+def run_job(job: Job, console: Console, lock: threading.Lock, running: list[subprocess.Popen[str]]) -> str:
+    """Run a job that is not finished yet, showing its lines under its name; return the reason if it fails.
+
+    The processes that were started are in ``running``.
+    """
     try:
-        if not _claim(job):
-            return ""
+        overrides = _claim(job)
     except ConfigError as error:
         return str(error)
-    command = [sys.executable, "-m", "fedface_flwr.launch", *job.overrides, f"run.dir={_quoted(job.folder.path)}"]
+    if not overrides:
+        return ""
+    # Without -P, what lies in the folder that a person works in could be taken for the package.
+    command = [sys.executable, "-P", "-m", "fedface_flwr.launch", *overrides]
     last = ""
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
+        running.append(process)
         try:
             for line in process.stdout or ():
                 last = line.rstrip() or last
@@ -90,11 +98,15 @@ def run_job(job: Job, console: Console, lock: threading.Lock) -> str:
         except BaseException:
             process.terminate()
             raise
-    return last if process.returncode else ""
+    if process.returncode < 0:
+        return f"ended by signal {-process.returncode}"
+    return (last or f"ended with status {process.returncode}") if process.returncode else ""
 
 
-def _claim(job: Job) -> bool:
-    """Prepare a job's folder; return whether there is anything to run. What an interrupted run left is set aside.
+def _claim(job: Job) -> tuple[str, ...]:
+    """Prepare a job's folder; return the overrides to run it with, none if it has been run.
+
+    An interrupted run goes on; what ended before its first round is set aside.
 
     Raises
     ------
@@ -108,18 +120,15 @@ def _claim(job: Job) -> bool:
             raise ConfigError(
                 f"{job.folder.path}: holds a run of other overrides ({note.name} lists them); use another --out"
             )
-        return False
+        return ()
+    written = note.read_text(encoding="utf-8") if note.exists() else ""
+    if written == asked and job.folder.config.exists() and has_run(job.folder):
+        return (f"resume={quoted(str(job.folder.path))}",)
     if job.folder.path.exists():
         earlier = len(list(job.folder.path.parent.glob(f"{glob.escape(job.name)}.interrupted-*")))
         job.folder.path.rename(job.folder.path.with_name(f"{job.name}.interrupted-{earlier + 1}"))
     write_text(note, asked)
-    return True
-
-
-def _quoted(path: Path) -> str:
-    """Quote a path for Hydra, to which commas and equals signs mean something."""
-    escaped = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + (r"\'" if found[2] else ""), str(path))
-    return f"'{escaped}'"
+    return (*job.overrides, f"run.dir={quoted(str(job.folder.path))}")
 
 
 def compare(jobs: Sequence[Job], out: Path, at_once: int, console: Console) -> None:
@@ -132,8 +141,15 @@ def compare(jobs: Sequence[Job], out: Path, at_once: int, console: Console) -> N
     """
     out.mkdir(parents=True, exist_ok=True)
     lock = threading.Lock()
+    running: list[subprocess.Popen[str]] = []
     with ThreadPoolExecutor(max_workers=at_once) as pool:
-        reasons = list(pool.map(lambda job: run_job(job, console, lock), jobs))
+        try:
+            reasons = list(pool.map(lambda job: run_job(job, console, lock, running), jobs))
+        except Ended:
+            # Ctrl-C reaches them by itself, a signal to this process does not.
+            for process in running:
+                process.terminate()
+            raise
     faults = [f"{job.name}: {reason}" for job, reason in zip(jobs, reasons, strict=True) if reason]
     if faults:
         raise FedFaceError("; ".join(faults))
@@ -153,11 +169,15 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="runs at once (default 1)")
     arguments = parser.parse_args()
     out = arguments.out.absolute()
+    end_by_exception()
     try:
         compare(expand(arguments.overrides, out), out, max(arguments.jobs, 1), open_console())
     except (FedFaceError, OSError) as error:
         print(f"fedface-compare: {error}", file=sys.stderr, flush=True)
         sys.exit(1)
+    except Ended as end:
+        print(f"fedface-compare: {end}", file=sys.stderr, flush=True)
+        sys.exit(end.status)
 
 
 if __name__ == "__main__":

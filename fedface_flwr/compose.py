@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -54,3 +55,9 @@ def compose_config(overrides: Sequence[str], changes: Mapping[str, Any]) -> Conf
     except HydraException as error:
         raise ConfigError(str(error)) from error
     return validate(composed, changes)
+
+
+def quoted(text: str) -> str:
+    """Quote a value for Hydra, to which commas and equals signs mean something."""
+    escaped = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + (r"\'" if found[2] else ""), text)
+    return f"'{escaped}'"

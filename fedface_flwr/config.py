@@ -8,6 +8,7 @@ raw configuration, and everything behind it may rely on what is checked here.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
 import re
@@ -402,6 +403,13 @@ class Config:
     def parties(self) -> tuple[str, ...]:
         """Names of all parties: trainers, then evaluators."""
         return (*self.trainers, *self.data.packs)
+
+    def digest(self) -> str:
+        """Return a digest of all that a result depends on: not of where data and run lie, nor of how parties meet."""
+        fields = dataclasses.asdict(self)
+        fields["data"] |= {"root": "", "cache": ""}
+        kept = {name: value for name, value in fields.items() if name not in ("run", "federation")}
+        return hashlib.blake2b(json.dumps(kept, sort_keys=True).encode(), digest_size=16).hexdigest()
 
     def to_json(self) -> str:
         """Return the configuration as one JSON string, which :func:`from_json` reads back."""

@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import os
 import secrets
-import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import Any, cast
 
 import hydra
@@ -24,25 +22,23 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from yaml import YAMLError  # type: ignore[import-untyped]
 
-from fedface_flwr.compose import CONF, LAUNCH_KEYS, validate
+from fedface_flwr.compose import CONF, LAUNCH_KEYS, quoted, validate
 from fedface_flwr.config import Config, from_container
 from fedface_flwr.deployment import Deployment
 from fedface_flwr.errors import ConfigError, FedFaceError
 from fedface_flwr.files import locked
 from fedface_flwr.reporting.failed_start import clear_failed_start, has_run
+from fedface_flwr.reporting.metrics import read_metrics
 from fedface_flwr.reporting.progress import describe
 from fedface_flwr.reporting.run_folder import RunFolder
 from fedface_flwr.reporting.tail import MetricsTail
 from fedface_flwr.run_processes import simulated_in
 from fedface_flwr.simulation import Simulation
+from fedface_flwr.stopping import Ended, HeardConsole, end_by_exception, leave_output
 from fedface_flwr.wording import numbered
 
 # How long nothing may be heard of a run before Flower itself is asked; its command line costs a second of a core.
 QUIET = 20.0
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    sys.exit(f"ended by signal {number}")
 
 
 def absolute_paths(config: DictConfig, folder: Path, base: Path) -> dict[str, str | float]:
@@ -134,6 +130,13 @@ def _alone(folder: RunFolder) -> Iterator[None]:
         raise ConfigError(f"{folder.path}: its run goes on, under another command; end that first") from error
 
 
+def _check_not_launched(folder: RunFolder) -> None:
+    """Find out whether a run is another command's, which may only have begun to start it."""
+    if folder.launch_lock.exists():
+        with _alone(folder):
+            pass
+
+
 def _check_over(folder: RunFolder) -> None:
     """Find out whether an interrupted run has really ended."""
     if simulated_in(folder.path):
@@ -159,6 +162,7 @@ def resumed(folder: Path, given: Sequence[str]) -> Config:
     if others:
         raise ConfigError(f"resume={folder}: a run keeps its configuration; leave out {' '.join(others)}")
     paths = RunFolder(folder)
+    _check_not_launched(paths)
     if paths.summary.exists():
         raise ConfigError(f"resume={folder}: that run is finished")
     if not paths.config.exists():
@@ -171,6 +175,9 @@ def resumed(folder: Path, given: Sequence[str]) -> Config:
     except (YAMLError, ValueError, OmegaConfBaseException) as error:
         raise ConfigError(f"{paths.config}: cannot be read ({error}); restore it, or start the run anew") from error
     config = from_container(cast("dict[str, Any]", saved))
+    if paths.metrics.exists():
+        # Known damage needs no Flower.
+        read_metrics(paths.metrics)
     return replace(config, run=replace(config.run, dir=str(folder), launched=time.time(), resume=True))
 
 
@@ -185,10 +192,7 @@ def _job(composed: DictConfig) -> None:
     is_sweep = HydraConfig.get().mode == RunMode.MULTIRUN
     # What Hydra itself catches, it introduces with a line of its own, and of a sweep it tells the first fault alone.
     try:
-        if not composed.run.dir:
-            raise ConfigError("run.dir: must name a folder")
-        folder = Path(HydraConfig.get().runtime.output_dir if is_sweep else str(composed.run.dir)).absolute()
-        _run_composed(composed, folder, is_sweep)
+        _run_composed(composed, is_sweep)
     except FAULTS as error:
         if not is_sweep:
             sys.exit(_line(error))
@@ -197,17 +201,32 @@ def _job(composed: DictConfig) -> None:
         print(_line(f"{_failed[-1]} ({options}): {error}"), file=sys.stderr, flush=True)
 
 
-def _run_composed(composed: DictConfig, folder: Path, is_sweep: bool) -> None:
+def _run_composed(composed: DictConfig, is_sweep: bool) -> None:
+    output = Path(HydraConfig.get().runtime.output_dir)
     try:
+        if not OmegaConf.is_dict(composed.run) or not composed.run.dir:
+            raise ConfigError("run.dir: must name a folder")
+        if not isinstance(composed.resume, str):
+            raise ConfigError(f"resume={composed.resume}: must name a folder")
         if composed.resume:
             config = resumed(Path(composed.resume).absolute(), HydraConfig.get().overrides.task)
         else:
+            folder = output if is_sweep else Path(str(composed.run.dir)).absolute()
             config = validate(composed, absolute_paths(composed, folder, Path.cwd()))
     finally:
         # Hydra has made a sweep's folders, which a run that is refused or resumed has no use for.
-        if is_sweep and folder.is_dir() and not any(folder.iterdir()):
-            folder.rmdir()
-    run(config, Console())
+        if is_sweep and output.is_dir() and not any(output.iterdir()):
+            output.rmdir()
+    run(config, HeardConsole())
+
+
+def _named(text: str) -> str:
+    """Return an override whose value is a folder's name as one that Hydra takes for a text, whatever is in it."""
+    key, equals, value = text.partition("=")
+    # A list, a choice and an interpolation are meant as such.
+    if not equals or key not in ("resume", "run.dir") or value[:1] in ("", *"'\"[{$") or "," in value:
+        return text
+    return f"{key}={quoted(value)}" if key == "resume" or "=" in value else text
 
 
 def _line(error: object) -> str:
@@ -216,14 +235,18 @@ def _line(error: object) -> str:
 
 def main() -> None:
     """Entry of the ``fedface`` command."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        # Under nohup a hang-up stays ignored.
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _terminate)
+    end_by_exception()
+    sys.argv[1:] = [_named(text) for text in sys.argv[1:]]
     # Makes Hydra hand errors over, of which it would else print a trace.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
         _job()
+    except BrokenPipeError:
+        leave_output()
+        sys.exit(_line("nobody reads the output any more"))
+    except Ended as end:
+        print(_line(end), file=sys.stderr, flush=True)
+        sys.exit(end.status)
     except FAULTS as error:
         sys.exit(_line(error))
     except KeyboardInterrupt as interrupt:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes of a simulated run, known by a mark in their environment, and who ends them when all is over."""
+"""The processes of a simulated run, known by a mark in their environment, and who ends them when all is over.
+
+This file is also run by its path, as the keeper, and imports nothing of its package.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MARK = "FEDFACE_RUN"
+READY = b"ready"
 PATIENCE = 10.0
 """Seconds that processes have to end by themselves."""
 
@@ -70,18 +74,25 @@ class Keeper:
         Whom to end.
     sockets : Path
         A folder of theirs that is to go with them.
+
+    Raises
+    ------
+    OSError
+        If it does not start.
     """
 
     def __init__(self, processes: RunProcesses, sockets: Path) -> None:
         arguments = [processes.token, processes.folder, str(sockets)]
         # In a session of its own, where no Ctrl-C reaches it.
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "fedface_flwr.run_processes", *arguments],
+            # By its path and with -P: what lies in the folder that a person works in is not imported for what is meant.
+            [sys.executable, "-P", __file__, *arguments],
             stdin=subprocess.PIPE,
-            # Whoever reads what the launcher prints waits for the end of that.
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             start_new_session=True,
         )
+        if self._process.stdout is None or self._process.stdout.read(len(READY)) != READY:
+            raise ChildProcessError(f"the keeper of the run's processes did not start: {sys.executable} {__file__}")
 
     def dismiss(self) -> None:
         """Tell it that all is over."""
@@ -113,6 +124,7 @@ def _kill(process: int, number: signal.Signals) -> None:
 def main() -> None:
     """Be the keeper: wait for the launcher's word, or for the end of the pipe, which is that of the launcher."""
     token, folder, sockets = sys.argv[1:]
+    os.write(sys.stdout.fileno(), READY)
     if not sys.stdin.buffer.read():
         RunProcesses(token, folder).end()
         shutil.rmtree(sockets, ignore_errors=True)

@@ -25,7 +25,7 @@ from fedface_flwr.files import locked, write_text
 from fedface_flwr.reporting.comparison import write_comparison
 from fedface_flwr.reporting.failed_start import clear_failed_start, has_run
 from fedface_flwr.reporting.html import write_report
-from fedface_flwr.reporting.metrics import last_validation, take_back
+from fedface_flwr.reporting.metrics import last_validation, size_before, take_back
 from fedface_flwr.reporting.outcome import merge_halves
 from fedface_flwr.reporting.recorder import Recorder
 from fedface_flwr.reporting.run_folder import RunFolder
@@ -74,12 +74,12 @@ def _check_free(folder: RunFolder) -> None:
 
 def _main(grid: Grid, config: Config, folder: RunFolder, launched: float) -> None:
     parts = [RunFolder(folder.path / half) for half in HALVES] if config.data.fold_half == "both" else [folder]
-    damaged: StateError | None = None
+    damaged: FedFaceError | None = None
     done = 0
     try:
         if config.run.resume:
             done = max(_take_back(folder, part).get("round", 0) for part in parts)
-    except StateError as error:
+    except FedFaceError as error:
         damaged = error
     with Recorder(folder) as recorder:
         if config.run.resume:
@@ -103,10 +103,18 @@ def _take_back(folder: RunFolder, part: RunFolder) -> dict[str, Any]:
     """Cut the event logs to what they were when this part of a run was saved last; return what was saved."""
     if part.summary.exists():
         return {}
-    values = load_state(part.state)[1] if part.state.exists() else {"log_bytes": {}}
-    for owner in dict.fromkeys((part, folder)):
-        if owner is part or part.metrics.exists():
-            take_back(owner.metrics, values["log_bytes"].get(owner.path.name, 0))
+    logs = [part] if part is folder else [part, folder]
+    if not part.state.exists():
+        for log in logs if part.metrics.exists() else ():
+            # In the common log the other half's events may come before.
+            take_back(log.metrics, 0 if log is part else size_before(log.metrics, part.path.name))
+        return {}
+    values = load_state(part.state)[1]
+    sizes = values.get("log_bytes")
+    if not isinstance(sizes, list) or len(sizes) != len(logs):
+        raise StateError(f"{part.state}: is not of this run (log_bytes {sizes!r}); start the run anew")
+    for log, size in zip(logs, sizes, strict=True):
+        take_back(log.metrics, size)
     return values
 
 
@@ -153,6 +161,8 @@ def _run(
     loop.on_trained = partial(_save, folder)
     if config.run.resume and folder.state.exists():
         arrays, values = load_state(folder.state)
+        if values.get("config") != config.digest():
+            raise StateError(f"{folder.config}: has changed since the run was saved; restore it, or start anew")
         try:
             loop.restore(arrays, {**values, "validations_seen": last_validation(folder.metrics)})
         except (KeyError, TypeError, ValueError) as error:
@@ -163,8 +173,9 @@ def _run(
     loop.checkpoints = FileCheckpoints(
         folder.state,
         lambda: {
+            "config": config.digest(),
             "elapsed": time.time() - began,
-            "log_bytes": {log.path.name: log.metrics.stat().st_size for log in logs or (folder,)},
+            "log_bytes": [log.metrics.stat().st_size for log in logs or (folder,)],
         },
     )
     loop.start(grid)

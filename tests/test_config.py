@@ -259,6 +259,13 @@ def test_json_round_trip() -> None:
     assert from_json(json.dumps(json.loads(config.to_json()), indent=2)) == config
 
 
+def test_the_digest_tells_what_a_result_depends_on() -> None:
+    changes = ({}, {"seed": 5}, {"fv.phi": 0.5}, {"data.silos": ["one"]}, {"wire.differences": True})
+    assert len({from_container(container(change)).digest() for change in changes}) == len(changes)
+    moved = container({"run.dir": "elsewhere", "data.root": "/mnt/faces", "federation.round_timeout": 7.0})
+    assert from_container(moved).digest() == default().digest()
+
+
 @pytest.mark.parametrize("text", ["", "{", "seed: 1"])
 def test_text_that_is_no_json_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="not JSON"):

@@ -119,9 +119,9 @@ def read_metrics(path: Path) -> list[Event]:
         lines = path.read_bytes().split(b"\n")
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such event log; is this the folder of a run that has started?") from error
-    events = [_event(line, f"{path}, line {number}") for number, line in enumerate(lines[:-1], start=1)]
+    events = [parse_event(line, f"{path}, line {number}") for number, line in enumerate(lines[:-1], start=1)]
     if _is_json(lines[-1]):
-        events.append(_event(lines[-1], f"{path}, line {len(lines)}"))
+        events.append(parse_event(lines[-1], f"{path}, line {len(lines)}"))
     return events
 
 
@@ -139,6 +139,13 @@ def take_back(path: Path, size: int) -> list[Event]:
     with replacing(path) as temporary:
         temporary.write_bytes(content[:size])
     return events[kept:]
+
+
+def size_before(path: Path, half: str) -> int:
+    """Return how many bytes of a log that both halves of a run share come before the first event of one."""
+    events = read_metrics(path) if path.exists() else []
+    before = next((i for i, event in enumerate(events) if event.get("half") == half), len(events))
+    return sum(len(line) + 1 for line in path.read_bytes().split(b"\n")[:before]) if before else 0
 
 
 def last_validation(path: Path) -> int:
@@ -176,7 +183,8 @@ def _is_json(line: bytes) -> bool:
     return True
 
 
-def _event(line: bytes, where: str) -> Event:
+def parse_event(line: bytes, where: str) -> Event:
+    """Read one line of a log; DataError, which says ``where``, if it is no event."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-from fedface_flwr.reporting.metrics import Event
+from fedface_flwr.reporting.metrics import Event, parse_event
 
 
 class MetricsTail:
@@ -24,11 +23,11 @@ class MetricsTail:
         self.path, self._offset, self._since = path, 0, since
 
     def new_events(self) -> list[Event]:
-        """Return the events whose lines have been completed since the last call."""
+        """Return the events whose lines have been completed since the last call; DataError if one is no event."""
         events = self._completed()
         if not self._since:
             return events
-        starts = [i for i, e in enumerate(events) if e["event"] == "resume" and e["launched"] == self._since]
+        starts = [i for i, e in enumerate(events) if e["event"] == "resume" and e.get("launched") == self._since]
         if not starts:
             self._offset = 0
             return []
@@ -43,4 +42,4 @@ class MetricsTail:
             content = file.read()
         whole = content[: content.rfind(b"\n") + 1]
         self._offset += len(whole)
-        return [json.loads(line) for line in whole.splitlines()]
+        return [parse_event(line, str(self.path)) for line in whole.splitlines()]

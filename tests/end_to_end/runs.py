@@ -32,9 +32,9 @@ def start(folder: Path, *overrides: str) -> subprocess.Popen[str]:
     return launch(folder, *TINY, f"run.dir={folder / 'run'}", *overrides)
 
 
-def launch(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    """Start ``fedface`` with these arguments alone."""
-    command = [sys.executable, "-m", "fedface_flwr.launch", *arguments]
+def launch(folder: Path, *arguments: str, module: str = "fedface_flwr.launch") -> subprocess.Popen[str]:
+    """Start ``fedface``, or another command, with these arguments alone."""
+    command = [sys.executable, "-P", "-m", module, *arguments]
     return subprocess.Popen(
         command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -73,3 +73,11 @@ def environment_of(process: int) -> dict[str, str]:
     """Return a process's environment as it was started with."""
     entries = Path(f"/proc/{process}/environ").read_text().split("\0")
     return dict(entry.split("=", 1) for entry in entries if "=" in entry)
+
+
+def children(process: int) -> list[int]:
+    """Return the ids of a process's children."""
+    found: list[int] = []
+    for task in Path(f"/proc/{process}/task").iterdir():
+        found += map(int, (task / "children").read_text().split())
+    return found

@@ -19,6 +19,8 @@ from fedface_flwr.compose import compose_config
 from fedface_flwr.config import from_container
 from fedface_flwr.files import locked
 
+VALID = compose_config([], {"run.dir": "earlier"}).to_json()
+
 
 def wait_for_round(folder: Path, number: int) -> None:
     deadline = time.monotonic() + 240
@@ -33,6 +35,10 @@ def wait_for_round(folder: Path, number: int) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_an_interrupted_run_goes_on_to_the_bits_of_one_that_was_not(tmp_path: Path, number: signal.Signals) -> None:
     options = ("fv.mode=sync", "training.rounds=40", "training.steps_per_round=4", "wire=differences")
+    # What lies where a person works is not taken for what a process of the run needs.
+    for shadow in ("fedface_flwr/__init__.py", "shutil.py"):
+        (tmp_path / shadow).parent.mkdir(exist_ok=True)
+        (tmp_path / shadow).write_text("raise SystemExit('shadow')")
     process = start(tmp_path, *options)
     wait_for_round(tmp_path, 3)
     superlink = next(one for one, command in living_processes(tmp_path).items() if "flower-superlink" in command)
@@ -41,15 +47,28 @@ def test_an_interrupted_run_goes_on_to_the_bits_of_one_that_was_not(tmp_path: Pa
     process.send_signal(number)
     # A killed one's processes are ended by its keeper, which holds the launcher's standard error as long as it lives.
     code, out, err = finish(process)
-    assert code != 0, out + err
+    ended = {signal.SIGTERM: (143, "fedface: ended by signal 15\n"), signal.SIGKILL: (-9, "")}
+    assert (code, err) == ended[number], out
     assert living_processes(tmp_path) == {}
     assert not sockets.exists()
     done = len(events_of(tmp_path, "round"))
     assert 3 <= done < 40
 
-    code, out, err = finish(launch(tmp_path, f"resume={tmp_path / 'run'}"))
+    if number == signal.SIGTERM:
+        config = tmp_path / "run" / "config.yaml"
+        text = config.read_text()
+        config.write_text(text.replace("phi: 0.1", "phi: 0.2"))
+        code, out, err = finish(launch(tmp_path, f"resume={tmp_path / 'run'}"))
+        assert code == 1, out + err
+        assert err == f"fedface: {config}: has changed since the run was saved; restore it, or start anew\n"
+        config.write_text(text)
+
+    # A folder may be moved, and have a name that means something to Hydra.
+    moved = (tmp_path / "run").rename(tmp_path / "seed=0")
+    code, out, err = finish(launch(tmp_path, f"resume={moved}"))
     assert code == 0, out + err
     assert "resumed after round" in out
+    moved.rename(tmp_path / "run")
     assert [event["round"] for event in events_of(tmp_path, "round")] == list(range(1, 41))
     assert [event["validation"] for event in events_of(tmp_path, "validation")] == list(range(1, 41))
 
@@ -81,6 +100,7 @@ def test_a_run_that_goes_on_is_not_resumed_and_not_disturbed(tmp_path: Path, nam
         ({"config.yaml": "a: 1"}, ("seed=4",), "a run keeps its configuration; leave out seed=4"),
         ({"config.yaml": "a: 1"}, (), "a: no such key"),
         ({"config.yaml": "a:\n\t- 1"}, (), "config.yaml: cannot be read"),
+        ({"config.yaml": VALID, "metrics.jsonl": "{}\n"}, (), "metrics.jsonl, line 1: not an event"),
     ],
 )
 def test_what_cannot_be_resumed_says_why(

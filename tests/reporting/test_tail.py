@@ -22,7 +22,7 @@ def test_a_log_that_is_not_there_yet_has_no_events(tmp_path):
 
 @given(cuts=st.lists(st.integers(0, 200)), messages=st.lists(st.text(max_size=12), max_size=8))
 def test_each_event_comes_once_in_order_however_its_bytes_arrive(cuts, messages, tmp_path_factory):
-    events = [{"event": "warning", "message": message} for message in messages]
+    events = [{"event": "warning", "time": 0, "message": message} for message in messages]
     content = "".join(json.dumps(event, ensure_ascii=False) + "\n" for event in events).encode()
     path = tmp_path_factory.mktemp("log") / "metrics.jsonl"
     tail, seen, place = MetricsTail(path), [], 0
