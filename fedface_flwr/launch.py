@@ -103,7 +103,9 @@ def run(config: Config, console: Console) -> None:
             try:
                 follow(flower, config, console)
             except KeyboardInterrupt as interrupt:
-                raise KeyboardInterrupt(flower.left_behind) from interrupt
+                raise KeyboardInterrupt(flower.left_behind or "interrupted") from interrupt
+            except Ended as end:
+                raise Ended(end.number, flower.left_behind) from end
             flower.wait()
     console.print(f"report: {folder.report}", markup=False, highlight=False, soft_wrap=True)
 
@@ -183,12 +185,16 @@ def resumed(folder: Path, given: Sequence[str]) -> Config:
 
 FAULTS = (FedFaceError, OSError, HydraException, OmegaConfBaseException)
 
+_begun: list[str] = []
+"""Runs that Hydra has composed."""
+
 _failed: list[str] = []
 """A sweep's runs that have failed: the others are run all the same."""
 
 
 @hydra.main(config_path=str(CONF), config_name="config", version_base=None)
 def _job(composed: DictConfig) -> None:
+    _begun.append(HydraConfig.get().job.name)
     is_sweep = HydraConfig.get().mode == RunMode.MULTIRUN
     # What Hydra itself catches, it introduces with a line of its own, and of a sweep it tells the first fault alone.
     try:
@@ -248,6 +254,11 @@ def main() -> None:
         print(_line(end), file=sys.stderr, flush=True)
         sys.exit(end.status)
     except FAULTS as error:
+        sys.exit(_line(error))
+    except ValueError as error:
+        # What Hydra says of a group that is overridden by what is no name.
+        if _begun:
+            raise
         sys.exit(_line(error))
     except KeyboardInterrupt as interrupt:
         print(_line(str(interrupt) or "interrupted"), file=sys.stderr, flush=True)

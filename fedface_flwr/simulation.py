@@ -138,8 +138,8 @@ class Simulation:
 
     @property
     def left_behind(self) -> str:
-        """What to tell a person who stops to follow the run: it ends with its launcher."""
-        return "interrupted"
+        """What to tell a person who stops to follow the run: nothing, for it ends with its launcher."""
+        return ""
 
     def _end(self) -> None:
         """End everything, though a person is impatient."""

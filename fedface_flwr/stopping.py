@@ -16,9 +16,9 @@ from fedface_flwr.errors import FedFaceError
 class Ended(BaseException):
     """A signal asks for the end; what goes on is cleaned up on its way to the command's entry."""
 
-    def __init__(self, number: int) -> None:
-        super().__init__(f"ended by signal {number}")
-        self.status = 128 + number
+    def __init__(self, number: int, note: str = "") -> None:
+        super().__init__(f"ended by signal {number}{note and '; '}{note}")
+        self.number, self.status = number, 128 + number
 
 
 def end_by_exception() -> None:
