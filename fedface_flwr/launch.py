@@ -23,7 +23,7 @@ from rich.console import Console
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from fedface_flwr.compose import CONF, LAUNCH_KEYS, quoted, validate
-from fedface_flwr.config import Config, from_container
+from fedface_flwr.config import Config, DataConfig, from_container
 from fedface_flwr.deployment import Deployment
 from fedface_flwr.errors import ConfigError, FedFaceError
 from fedface_flwr.files import locked
@@ -94,6 +94,8 @@ def run(config: Config, console: Console) -> None:
         If the run cannot start or fails.
     """
     folder = RunFolder(Path(config.run.dir))
+    if config.federation.kind == "simulation" and config.data.kind == "files":
+        _check_data(config.data)
     flower = Deployment(config) if config.federation.kind == "deploy" else Simulation(config)
     with _alone(folder):
         _check_over(folder)
@@ -108,6 +110,13 @@ def run(config: Config, console: Console) -> None:
                 raise Ended(end.number, flower.left_behind) from end
             flower.wait()
     console.print(f"report: {folder.report}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _check_data(data: DataConfig) -> None:
+    """Find out before Flower starts whether all that parties of this machine own is there."""
+    names = (*data.silos, *data.packs.values())
+    if missing := [name for name in names if not Path(data.root, name).exists()]:
+        raise ConfigError(f"data.root={data.root}: there is no {', no '.join(missing)}")
 
 
 def _make_room(folder: RunFolder) -> None:

@@ -86,9 +86,13 @@ def test_async_validation_rounds_finish_while_a_training_round_runs(tmp_path: Pa
 
 @pytest.mark.timeout(900)
 def test_a_failing_run_says_why_on_its_last_line_and_leaves_no_process(tmp_path: Path) -> None:
-    code, _, err = finish(start(tmp_path, "data=faces", f"data.root={tmp_path / 'nowhere'}"))
+    for name in ("celeba", "fiw", "lag", "lfw.bin", "age_gap.bin"):
+        (tmp_path / "faces" / name).mkdir(parents=True)
+    (tmp_path / "faces" / "celeba").rmdir()
+    (tmp_path / "faces" / "celeba").write_text("no folder")
+    code, _, err = finish(start(tmp_path, "data=faces", f"data.root={tmp_path / 'faces'}"))
     assert code == 1
-    assert "nowhere/celeba: no such folder of faces" in err.strip().splitlines()[-1]
+    assert "faces/celeba: no such folder of faces" in err.strip().splitlines()[-1]
     assert living_processes(tmp_path) == {}
     log = (tmp_path / "run" / "flower" / "superlink.log").read_bytes()
     # There is nothing to go on from, so the folder is free.
@@ -166,11 +170,15 @@ def test_a_sweep_tries_every_run_and_says_of_each_that_fails_why(tmp_path: Path)
         ("run=null", "run.dir: must name a folder"),
         ("resume={a:1}", "resume={'a': 1}: must name a folder"),
         ("data=faces", "data.root"),
+        (
+            "data.root=nowhere data=faces data.validators=[lfw.bin]",
+            "nowhere: there is no celeba, no fiw, no lag, no lfw.bin",
+        ),
         ("fv.mode=often", "fv.mode='often': must be one of async, sync"),
     ],
 )
 def test_a_wrong_option_ends_before_flower_starts(tmp_path: Path, override: str, reason: str) -> None:
-    code, _, err = finish(start(tmp_path, override))
+    code, _, err = finish(start(tmp_path, *override.split()))
     assert code == 1
     assert err.startswith("fedface: ")
     assert err.count("\n") == 1
