@@ -115,13 +115,13 @@ def _claim(job: Job) -> tuple[str, ...]:
     """
     asked = "\n".join(job.overrides) + "\n"
     note = job.folder.path / "overrides.txt"
+    written = note.read_text(encoding="utf-8") if note.exists() else None
     if job.folder.summary.exists():
-        if note.exists() and note.read_text(encoding="utf-8") != asked:
+        if written not in (None, asked):
             raise ConfigError(
                 f"{job.folder.path}: holds a run of other overrides ({note.name} lists them); use another --out"
             )
         return ()
-    written = note.read_text(encoding="utf-8") if note.exists() else ""
     if written == asked and job.folder.config.exists() and has_run(job.folder):
         return (f"resume={quoted(str(job.folder.path))}",)
     if job.folder.path.exists():

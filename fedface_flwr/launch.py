@@ -105,7 +105,7 @@ def run(config: Config, console: Console) -> None:
             try:
                 follow(flower, config, console)
             except KeyboardInterrupt as interrupt:
-                raise KeyboardInterrupt(flower.left_behind or "interrupted") from interrupt
+                raise KeyboardInterrupt(flower.left_behind) from interrupt
             except Ended as end:
                 raise Ended(end.number, flower.left_behind) from end
             flower.wait()

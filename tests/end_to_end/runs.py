@@ -6,9 +6,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from fedface_flwr.reporting.metrics import Event, read_metrics
+from fedface_flwr.reporting.run_folder import RunFolder
 
 TINY = (
     "model.width=2",
@@ -54,6 +56,16 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 def events_of(folder: Path, kind: str) -> list[Event]:
     """Return a run's events of one kind."""
     return [event for event in read_metrics(folder / "run" / "metrics.jsonl") if event["event"] == kind]
+
+
+def wait_for_round(run: Path, number: int) -> None:
+    """Wait until the run of a folder has saved its state and is over with a round."""
+    folder, deadline = RunFolder(run), time.monotonic() + 240
+    while not folder.state.exists() or not any(
+        event["event"] == "round" and event["round"] >= number for event in read_metrics(folder.metrics)
+    ):
+        assert time.monotonic() < deadline, "the run does not come to its rounds"
+        time.sleep(0.05)
 
 
 def living_processes(folder: Path) -> dict[int, str]:

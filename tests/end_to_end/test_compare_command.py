@@ -9,12 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
-from runs import TINY, children, finish, launch, living_processes
+from runs import TINY, children, finish, launch, living_processes, wait_for_round
 
 from fedface_flwr.compare import expand
 from fedface_flwr.errors import ConfigError
 from fedface_flwr.reporting.metrics import read_metrics
-from fedface_flwr.reporting.run_folder import RunFolder
 from fedface_flwr.reporting.summary import read_summary
 
 OPTIONS = (*TINY, "strategy=fedavg", "data.tests=[]")
@@ -22,14 +21,6 @@ OPTIONS = (*TINY, "strategy=fedavg", "data.tests=[]")
 
 def compare(folder: Path, *arguments: str):
     return launch(folder, "--out", str(folder / "out"), *OPTIONS, *arguments, module="fedface_flwr.compare")
-
-
-def wait_for_round(folder: Path, number: int) -> None:
-    deadline = time.monotonic() + 240
-    run = RunFolder(folder)
-    while not run.state.exists() or not any(e.get("round", 0) >= number for e in read_metrics(run.metrics)):
-        assert time.monotonic() < deadline, "the run does not come to its rounds"
-        time.sleep(0.05)
 
 
 def rounds_of(folder: Path) -> list[int]:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 from grid import run_loop
 from omegaconf import OmegaConf
-from runs import environment_of, events_of, finish, launch, living_processes, start
+from runs import environment_of, events_of, finish, launch, living_processes, start, wait_for_round
 from safetensors.numpy import load_file
 
 from fedface_flwr.compose import compose_config
@@ -20,15 +19,6 @@ from fedface_flwr.config import from_container
 from fedface_flwr.files import locked
 
 VALID = compose_config([], {"run.dir": "earlier"}).to_json()
-
-
-def wait_for_round(folder: Path, number: int) -> None:
-    deadline = time.monotonic() + 240
-    while not (folder / "run" / "state.safetensors").exists() or not any(
-        event["round"] >= number for event in events_of(folder, "round")
-    ):
-        assert time.monotonic() < deadline, "the run does not come to its rounds"
-        time.sleep(0.05)
 
 
 @pytest.mark.timeout(900)
@@ -40,7 +30,7 @@ def test_an_interrupted_run_goes_on_to_the_bits_of_one_that_was_not(tmp_path: Pa
         (tmp_path / shadow).parent.mkdir(exist_ok=True)
         (tmp_path / shadow).write_text("raise SystemExit('shadow')")
     process = start(tmp_path, *options)
-    wait_for_round(tmp_path, 3)
+    wait_for_round(tmp_path / "run", 3)
     superlink = next(one for one, command in living_processes(tmp_path).items() if "flower-superlink" in command)
     sockets = Path(environment_of(superlink)["RAY_TMPDIR"])
     assert sockets.is_dir()
